@@ -1,7 +1,7 @@
 """What plans say of published runs: time, rate and memory by class, every row, and the runs that are missed.
 
-    python benchmarks/practice.py --data DIR [--fit] [--record FILE]
-    python benchmarks/practice.py --runs benchmarks/records/practice/blind_runs_2026-11-26.csv
+    PYTHONPATH=. python benchmarks/practice.py --data DIR [--fit] [--record FILE]
+    PYTHONPATH=. python benchmarks/practice.py --runs benchmarks/records/practice/blind_runs_2026-11-26.csv
 
 DIR has practice/published_runs.csv: a published figure and the command that asks gpuwise the same question. ``--fit`` refits the
 level of published runs (predict/coefficients/step/practice.json) on them first. The cross-validated figures, each family left
@@ -25,9 +25,9 @@ from typing import Any
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
-from gpuwise.calibrate.practice.rows import PracticeRow, PublishedRun, practice_rows, published_runs, read_runs
 from gpuwise.cli.app import run as gpuwise
 from gpuwise.predict.coefficients import load_json
+from studies.practice.rows import PracticeRow, PublishedRun, practice_rows, published_runs, read_runs
 
 RECORDS = Path(__file__).with_name("records") / "practice"
 EARLIER = tuple(RECORDS / f"blind_runs_2026-11-{day}.csv" for day in ("26", "27"))
@@ -133,8 +133,8 @@ def main() -> None:
     runs = published_runs(given.data) if given.runs is None else read_runs(given.runs)
     asked, rows, refused = rows_of(runs)
     if given.fit:
-        from gpuwise.calibrate.practice.fit import fit
         from gpuwise.predict import coefficients
+        from studies.practice.fit import fit
 
         of_memory = [r for path in TOOLS for r in read_runs(path) if r.metric == "mem"]
         fit(rows, asked, [r for table in (*map(read_runs, EARLIER), of_memory) for r in rows_of(table)[1]])

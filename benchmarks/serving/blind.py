@@ -1,4 +1,4 @@
-"""Runs that were written down before anything was asked: ``python benchmarks/serving/blind.py [--note DIR]``.
+"""Runs that were written down before anything was asked: ``PYTHONPATH=. python benchmarks/serving/blind.py [--note DIR]``.
 
 ``benchmarks/records/serving/blind/*.csv`` hold one published run a line with its source and settings. All requests come at
 once; of ``batch`` rows they are one batch; of ``users`` rows so many are in flight, of lengths drawn from 1 to those given.
@@ -17,7 +17,6 @@ from pathlib import Path
 import numpy as np
 from ratios import print_errors
 
-from gpuwise.calibrate.serving.load_fit import Published, note_checked
 from gpuwise.errors import GpuwiseError
 from gpuwise.facts.hardware.naming import find_cluster
 from gpuwise.facts.hardware.systems import Cluster
@@ -26,6 +25,7 @@ from gpuwise.serve.engine import LLAMA_CPP, EngineConfig, version_number
 from gpuwise.serve.load.requests import ClosedLoop, Requests
 from gpuwise.serve.simulate import Server, Settings
 from gpuwise.serve.simulate.settings import DRAWN, GREEDY
+from studies.serving.load_fit import Published, note_checked
 
 RECORDS = Path(__file__).parents[1] / "records/serving/blind"
 GPUS = {"h100": "h100-sxm-80gb", "rx7900xtx": "rx-7900-xtx", "a100": "a100-sxm-80gb"}

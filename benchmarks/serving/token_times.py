@@ -1,6 +1,6 @@
 """Times of a token at many sequences, published by ML.ENERGY, beside a step of the engine.
 
-``python benchmarks/serving/token_times.py`` asks for the steps of ``energy_runs.csv``: ML.ENERGY's benchmark v3
+``PYTHONPATH=. python benchmarks/serving/token_times.py`` asks for the steps of ``energy_runs.csv``: ML.ENERGY's benchmark v3
 (github.com/ml-energy/leaderboard@0cd52da, public/data/tasks), vLLM's server of late 2025 with as many requests in flight as
 ``most``; the mean number in a step, the median time between tokens, and what all GPUs draw. A step of the middle token has no
 prompt in it where fewer than a third of the steps have one: the others are left out. Prompts' lengths are not published: 250
@@ -101,7 +101,7 @@ def solved(rows: list[Row], folder: Path) -> tuple[float, ...]:
     """Seconds of a step, of a sequence in it and of a logit. The loads' version sorted none."""
     from gpuwise.calibrate.serving.load import read_load_runs
     from gpuwise.calibrate.serving.load_score import since_index
-    from gpuwise.calibrate.serving.step_fit import stages_of
+    from studies.serving.step_fit import stages_of
 
     known = costs()
     shared = np.array([known[n] for n in ("kernel_slowdown", "communication_slowdown", "layer_s", "experts_layer_s")])

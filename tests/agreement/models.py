@@ -212,7 +212,7 @@ def _subject(model: Model, full: bool) -> Any:
     """A configuration, or a function that builds module, inputs, optimizer and loss."""
     import torch
 
-    from gpuwise.calibrate.networks import support as zoo_support
+    from studies.networks import support as zoo_support
 
     if importlib.util.find_spec("torchvision") is not None:
         zoo_support.torchvision()  # transformers imports it; some builds lack its binary

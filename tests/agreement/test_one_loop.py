@@ -20,13 +20,13 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from gpuwise.calibrate.networks import support as zoo_support
 from gpuwise.facts.hardware.naming import find_cluster
 from gpuwise.facts.models.catalogue import find_model
 from gpuwise.plan.step.estimates import measure
 from gpuwise.predict.step.training import estimate
 from gpuwise.workload.capture.api import capture
 from gpuwise.workload.strategy import Strategy
+from studies.networks import support as zoo_support
 
 GPU, LAYERS, TOLERANCE, LIVE = "H100-SXM", 2, 0.05, 0.01
 STEPS = Path(__file__).parents[2] / "benchmarks" / "gpu" / "training_steps.py"

@@ -47,7 +47,7 @@ def length(model: Model) -> int:
 def _built(case: str) -> Callable[[], Any]:
     import torch
 
-    from gpuwise.calibrate.networks import support
+    from studies.networks import support
 
     support.torchvision()
     library = support.transformers()

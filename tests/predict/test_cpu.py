@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuwise.calibrate import cpu_fit
 from gpuwise.errors import InputError
 from gpuwise.facts.hardware.cpus import cpus, find_cpu
 from gpuwise.facts.models.catalogue import find_model
 from gpuwise.predict.coefficients import load_json
 from gpuwise.predict.cpu import THREAD_WORK, attention_time, matmul_time, stream_time, training_time
+from studies import cpu_fit
 
 ANY_CPU = st.sampled_from(sorted(cpus()))
 SIZE = st.integers(1, 20_000)

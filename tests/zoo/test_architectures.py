@@ -23,11 +23,11 @@ for _package in ("transformers", "timm", "torchvision"):  # found, not imported:
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 from torch.utils.flop_counter import conv_flop_count, flop_registry  # noqa: E402
 
-from gpuwise.calibrate.networks import support  # noqa: E402
-from gpuwise.calibrate.networks.zoo import build  # noqa: E402
 from gpuwise.workload.capture.api import capture  # noqa: E402
 from gpuwise.workload.capture.record.capture import Capture, Category  # noqa: E402
 from gpuwise.workload.step import Kind, Phase  # noqa: E402
+from studies.networks import support  # noqa: E402
+from studies.networks.zoo import build  # noqa: E402
 
 pytestmark = pytest.mark.slow
 OWN_FORMULAS = ("_fft", "mv", "dot", "_trilinear", "_cudnn_rnn", "mkldnn_rnn", "lstm", "gru", "rnn_")
@@ -354,7 +354,7 @@ DETECTORS = ["retinanet_resnet50_fpn", "fasterrcnn_resnet50_fpn"]
 @pytest.mark.parametrize("name", DETECTORS)
 def test_detectors(name: str) -> None:
     """Anchors, proposals and matching depend on data: counts are upper bounds, and the step is captured all the same."""
-    from gpuwise.calibrate.networks.detection import torchvision_detector
+    from studies.networks.detection import torchvision_detector
 
     support.torchvision()
 

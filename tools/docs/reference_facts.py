@@ -177,7 +177,7 @@ def _coefficients() -> list[str]:
         "date and split; tables of the fit's errors are in `benchmarks/records/validate`. Arrays are in `<family>.npz` "
         "(no pickles). `MANIFEST.json` "
         "holds the SHA-256 of each file: a file that does not match gives no number, it raises `DataError`. "
-        "`gpuwise.calibrate.coefficient_files.write` writes all three.",
+        "`studies.coefficient_files.write` writes all three.",
         "",
         f"Files: {', '.join(f'`{name}`' for name in names)}.",
         "",

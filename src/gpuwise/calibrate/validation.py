@@ -7,18 +7,15 @@ Fit and check rows are told apart by model, GPU or whole shape site, never by ro
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuwise.errors import InputError
 from gpuwise.predict.estimate import Z80
 
 F64 = NDArray[np.float64]
@@ -30,12 +27,7 @@ FAMILIES: dict[str, str] = {
     "collectives": "gpuwise.calibrate.collectives.score",
     "llm_training": "gpuwise.calibrate.llm_training.score",
     "llm_memory": "gpuwise.calibrate.memory.llm_score",
-    "neusight": "gpuwise.calibrate.neusight.score",
-    "captured_time": "gpuwise.calibrate.capture_time.score",
-    "lambda": "gpuwise.calibrate.published.lambda_training",
-    "mlperf": "gpuwise.calibrate.published.mlperf",
     "memory": "gpuwise.calibrate.memory.score",
-    "captured_memory": "gpuwise.calibrate.memory.capture_score",
     "serving": "gpuwise.calibrate.serving.score",
 }
 
@@ -83,29 +75,11 @@ class Result:
 def validate(folder: Path, families: Iterable[str] | None = None, *, all_check: bool = False) -> list[Result]:
     """Score every family whose tables are in ``folder``; a row per source x GPU and one per source (gpu None)."""
     results: list[Result] = []
-    for family in families or families_here():
-        scores = fitting(FAMILIES[family]).score(folder, all_check)
+    for family in families or FAMILIES:
+        scores = importlib.import_module(FAMILIES[family]).score(folder, all_check)
         if scores is not None:
             results += summarise(family, scores)
     return results
-
-
-def families_here() -> list[str]:
-    """The families of :data:`FAMILIES` that can be scored: an installation has none whose networks are captured."""
-    return [family for family, module in FAMILIES.items() if importlib.util.find_spec(module) is not None]
-
-
-def fitting(module: str) -> ModuleType:
-    """``module``, which refits a family or captures networks: a checkout has it, an installation has not. Raises
-    InputError there."""
-    try:
-        return importlib.import_module(module)
-    except ModuleNotFoundError as error:
-        if error.name != module:
-            raise
-        raise InputError(
-            f"{module} is not part of an installation", hint="clone the repository and run pip install -e '.[calibrate]' in it"
-        ) from None
 
 
 def summarise(family: str, scores: Scores) -> list[Result]:

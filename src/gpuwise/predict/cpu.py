@@ -9,7 +9,7 @@
 ``P`` is the peak at the all-core clock, ``B`` the bandwidth of the memory channels, ``s_k`` the share of the
 vector unit (``product``) or of the matrix unit, ``t_fork`` what waking a pool of threads costs. Packing the
 operands does not overlap with the arithmetic, so the two terms add; what one thread has packed, others read
-again. Shares and their widths are ``coefficients/cpu.json``, fitted by ``calibrate.cpu_fit``; formats without
+again. Shares and their widths are ``coefficients/cpu.json``, fitted by ``studies.cpu_fit``; formats without
 instructions run as fp32.
 """
 

@@ -13,7 +13,7 @@ tables of fine-tuning, nanoGPT's benchmark: benchmarks/records/practice). Small 
 until they are near what the authors of their stack reach; a faster GPU waits longer for what is not a matrix product. All of it
 is known once a stack is: two strategies of it, formats or amounts of recompute for one model on one cluster stand in the ratio
 in which they are timed. Fitted on published runs with the time for failures, checkpoints and evaluation taken out
-(:mod:`gpuwise.calibrate.practice`), of experts without the tables of their stacks' authors, which are tuned. The interval is
+(:mod:`studies.practice`), of experts without the tables of their stacks' authors, which are tuned. The interval is
 that of runs whose family was left out of the fit. Memory has the interval of what was published of tools for fine-tuning, whose
 versions and scripts differ; whether it fits is asked of what a step needs.
 """

@@ -19,7 +19,7 @@ all, and pays for its rows; a prompt is arithmetic, and reads the weights of its
 ``c`` tokens before them, ``X`` weights of a token's experts, ``N`` its others. On Apple's chips ``l`` goes with the clock and the
 units. ``k`` and ``s`` by vendor and width of the weights, ``a`` because tensor units that do more a clock are fed less well.
 ``k`` and ``a`` are of the prompts of the same table, ``m`` of llama.cpp's own batches on a DGX Spark, the rest of
-:mod:`gpuwise.calibrate.serving.llama_batches`. Weights of 16 bits go through cuBLAS from a few rows on
+:mod:`studies.serving.llama_batches`. Weights of 16 bits go through cuBLAS from a few rows on
 (``ggml_cuda_mul_mat``), whose arithmetic runs beside the stream: their rows are ``w = (n - 1) 2 N / R``, and ``m`` is none.
 """
 

@@ -1,5 +1,4 @@
-"""Calibration of attention: reading tables, splitting by site, scoring, and the fit on made-up
-measurements."""
+"""Calibration of attention: reading tables, splitting by site, scoring."""
 
 from __future__ import annotations
 
@@ -9,14 +8,11 @@ import numpy as np
 import pytest
 
 from gpuwise.calibrate.attention import score as attention
-from gpuwise.calibrate.attention.fit import Fit, Rows, fit_network, fit_trees
 from gpuwise.calibrate.attention.rows import ACCELERATORS, FILES, is_check_site, read_table
 from gpuwise.calibrate.validation import summarise
 from gpuwise.errors import DataError
 from gpuwise.facts.hardware.accelerators import accelerators
-from gpuwise.predict.kernels.attention.features import AttentionWork, Device, decode_work, free_features
 from gpuwise.predict.kernels.attention.fused import shape_of
-from gpuwise.predict.kernels.attention.net import bins, network_seconds, trees_log, unpack
 
 pa = pytest.importorskip("pyarrow")
 
@@ -72,23 +68,22 @@ def test_every_row_is_scored_or_says_why_not(tmp_path: Path) -> None:
     table(tmp_path, "decode", [row("h100_sxm", 32, 0.0405, isl=1, step=4095)])
     scores = attention.score(tmp_path, False)
     assert scores is not None
-    assert list(scores.source)[:12] == ["aiconfigurator prefill"] * 11 + ["aiconfigurator decode"]
-    assert set(scores.source[12:]) == {"published attention forward", "published attention backward"}
-    assert list(scores.reason)[7:12] == [
+    assert list(scores.source) == ["aiconfigurator prefill"] * 11 + ["aiconfigurator decode"]
+    assert list(scores.reason)[7:] == [
         "",
         "accelerator not in the catalogue",
         "kernel or format not measured",
         "no fp8 rate for accelerator",
         "",
     ]
-    good = np.array([not r and s.startswith("aic") for r, s in zip(scores.reason, scores.source, strict=True)])
-    assert np.isfinite(scores.predicted[good]).all() and np.isnan(scores.predicted[:12][~good[:12]]).all()
+    good = np.array([not r for r in scores.reason])
+    assert np.isfinite(scores.predicted[good]).all() and np.isnan(scores.predicted[~good]).all()
     assert np.abs(scores.predicted[good] / scores.measured[good] - 1).max() < 0.4
     assert set(scores.split) == {"fit", "check"} and scores.split[7] == "check"
     whole = next(r for r in summarise("attention", scores) if r.gpu is None and r.source.endswith("decode"))
     assert whole.rows == 1 and whole.mape is not None and whole.mape < 0.1
     everything = attention.score(tmp_path, True)
-    assert everything is not None and set(everything.split[:12]) == {"check"}
+    assert everything is not None and set(everything.split) == {"check"}
 
 
 def test_a_site_is_on_one_side_whatever_the_call() -> None:
@@ -116,39 +111,6 @@ def test_reading_keeps_the_shape(tmp_path: Path) -> None:
     assert found.shape.kv_len.tolist() == [100, 1] and found.shape.window.tolist() == [0, 0]
     assert found.seconds.tolist() == [5e-4, 2.5e-4] and len(found.groups) == 2
     assert read_table(tmp_path, "forward") is None
-
-
-def made_up(rows: int, bandwidth: float) -> tuple[AttentionWork, np.ndarray, np.ndarray]:
-    """Decode calls of an imagined device: 10 us, plus the cache read at nine tenths of the bandwidth."""
-    rng = np.random.default_rng(1)
-    s = shape_of(2 ** rng.integers(0, 8, rows), 1, 2 ** rng.integers(0, 16, rows), 32, 8, 128, None, 0)
-    device = Device(100.0, 1.5e9, 3e14, 16.0, bandwidth, 2e7)
-    work = decode_work(device, s, 2.0, 2.0)
-    return work, free_features(s), 1e-5 + work.memory_s / 0.9
-
-
-@pytest.mark.thorough
-def test_the_fit_finds_the_bandwidth_term_and_carries_it_to_another_device() -> None:
-    work, free, seconds = made_up(3000, 2e12)
-    flat = fit_network(Rows(work, free, seconds), Fit(1.03, 1.3, steps=1500))
-    again = fit_network(Rows(work, free, seconds), Fit(1.03, 1.3, steps=1500))
-    assert (flat == again).all()
-    parameters = unpack(flat, work.features.shape[1])
-    assert np.abs(network_seconds(parameters, work, free) / seconds - 1).mean() < 0.03
-    faster, _, there = made_up(3000, 3e12)
-    assert np.abs(network_seconds(parameters, faster, free) / there - 1).mean() < 0.06
-
-
-def test_trees_learn_a_kernels_bad_corner() -> None:
-    rng = np.random.default_rng(2)
-    values = rng.integers(0, 6, (4000, 3)).astype(float)
-    corner = (values[:, 0] == 4) & (values[:, 1] == 4)
-    residual = np.where(corner, 0.4, 0.0) + rng.normal(0, 0.01, 4000)
-    edges = [np.arange(5) + 0.5] * 3
-    codes = bins(values, edges)
-    trees = fit_trees(codes, residual, 20, rate=0.3)
-    left = residual - trees_log(trees, codes)
-    assert np.abs(left[corner]).mean() < 0.05 and np.abs(left[~corner]).mean() < 0.02
 
 
 def test_the_catalogue_has_every_device_of_the_tables() -> None:

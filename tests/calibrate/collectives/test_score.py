@@ -7,9 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gpuwise.calibrate.collectives import fit as collectives_fit
 from gpuwise.calibrate.collectives import published as collectives_published
-from gpuwise.calibrate.collectives import refit
 from gpuwise.calibrate.collectives import score as collectives
 from gpuwise.calibrate.collectives.rows import read_rows
 from gpuwise.calibrate.collectives.systems import BOXES, system_of
@@ -17,6 +15,8 @@ from gpuwise.errors import InputError
 from gpuwise.predict.comm.collectives import curve
 from gpuwise.predict.comm.fabric import MEASURED_SIZES, shipped
 from gpuwise.predict.estimate import Z80
+from studies.collectives import fit as collectives_fit
+from studies.collectives import refit
 
 pyarrow = pytest.importorskip("pyarrow")
 

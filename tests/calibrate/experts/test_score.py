@@ -5,11 +5,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gpuwise.calibrate.experts.fit import fit_rows, settings
 from gpuwise.calibrate.experts.rows import read_moe
 from gpuwise.calibrate.experts.score import score
 from gpuwise.facts.hardware.accelerators import accelerators
 from gpuwise.predict.kernels.experts.grouped import moe_layer_time
+from studies.experts.fit import fit_rows, settings
 
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")

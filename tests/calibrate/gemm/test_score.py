@@ -5,7 +5,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gpuwise.calibrate.gemm.fit import fit_physics, fit_rows
 from gpuwise.calibrate.gemm.rows import CHECK, FIT, INTERVAL, GemmRows, Words, part_of, read_gemm, site_hash
 from gpuwise.calibrate.gemm.score import score
 from gpuwise.errors import DataError
@@ -13,6 +12,7 @@ from gpuwise.facts.hardware.accelerators import accelerators
 from gpuwise.predict.kernels.gemm.formats import IMPLEMENTATIONS
 from gpuwise.predict.kernels.gemm.physics import PhysicalCoefficients, device_of, physical_time
 from gpuwise.predict.kernels.gemm.product import gemm_time
+from studies.gemm.fit import fit_physics, fit_rows
 
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
@@ -137,7 +137,7 @@ def test_a_whole_fit_has_all_that_prediction_reads() -> None:
 
 
 def fit_start() -> dict[str, float]:
-    from gpuwise.calibrate.gemm.fit import PRIOR
+    from studies.gemm.fit import PRIOR
 
     return {name: centre for name, (centre, _) in PRIOR.items()} | {"quantise_efficiency": 0.0, "quantise_clocks": 0.0}
 

@@ -5,11 +5,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gpuwise.calibrate.serving.engine_fit import STEP, throughput
 from gpuwise.calibrate.serving.engine_loads import read_engine_runs, score_engine_runs
 from gpuwise.calibrate.serving.load import replay
 from gpuwise.serve.engine import EngineCosts
 from gpuwise.serve.simulate.front import Front
+from studies.serving.engine_fit import STEP, throughput
 
 COLUMNS = (
     "source,engine,engine_version,model,gpu,dtype,arrival,chunked,saturated,spec_decode,notes,tp,request_rate,concurrency,n_requests,"

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gpuwise.testing.mock_server import Answering, MockServer
+from studies.mock_server import Answering, MockServer
 
 FLEET = ("capacity", "llama-3.2-1b", "--on", "l40s", "--workload", "in=200,out=20")
 ASK = (*FLEET, "--slo", "ttft_p95=1s,tpot_p50=500ms")

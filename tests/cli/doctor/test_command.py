@@ -17,8 +17,8 @@ import pytest
 
 from gpuwise.cli.doctor.view import show_diagnosis
 from gpuwise.machine.doctor.report import diagnose
-from gpuwise.machine.doctor.scripted_machine import scripted_machine, torch
 from gpuwise.testing.fake_nvml import FakeNvml
+from studies.scripted_machine import scripted_machine, torch
 
 pytest_plugins = ["gpuwise.testing.fake_nvml.fixture"]
 

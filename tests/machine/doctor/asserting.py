@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from gpuwise.machine.doctor.report import diagnose
-from gpuwise.machine.doctor.scripted_machine import ScriptedMachine
+from studies.scripted_machine import ScriptedMachine
 
 Scenario = tuple[Callable[[], ScriptedMachine], str, tuple[str, ...]]
 """How to make the machine, the finding that names its cause, and words of the commands that mend it."""

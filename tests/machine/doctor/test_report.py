@@ -16,8 +16,8 @@ from gpuwise.machine.doctor.checks.table import CHECKS, examine, verdict_of
 from gpuwise.machine.doctor.finding import Finding, Fix, Severity, Verdict
 from gpuwise.machine.doctor.images import compose, dockerfile
 from gpuwise.machine.doctor.report import Diagnosis, diagnose, document, fix_plan, summary
-from gpuwise.machine.doctor.scripted_machine import ScriptedMachine, scripted_machine, torch
 from gpuwise.machine.doctor.share import redact, share_text
+from studies.scripted_machine import ScriptedMachine, scripted_machine, torch
 
 CU130 = "sm_75 sm_80 sm_86 sm_90 sm_100 sm_120"
 FINE = torch("2.13.0+cu130", "13.0", CU130, devices=[(8, 9)])

@@ -15,7 +15,7 @@ import pytest
 from gpuwise.errors import DeviceError
 from gpuwise.machine.devices.null import NullCard
 from gpuwise.machine.doctor.host import CommandResult
-from gpuwise.machine.doctor.scripted_machine import PYTHON, SITE, ScriptedMachine, scripted_machine, torch
+from studies.scripted_machine import PYTHON, SITE, ScriptedMachine, scripted_machine, torch
 
 from .asserting import Scenario, assert_cause, assert_healthy
 from .test_scenarios_container import env, wsl

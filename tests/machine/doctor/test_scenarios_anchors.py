@@ -9,7 +9,7 @@ import pytest
 from gpuwise.errors import DriverMismatchError
 from gpuwise.machine.devices.null import NullCard
 from gpuwise.machine.doctor.report import diagnose
-from gpuwise.machine.doctor.scripted_machine import ScriptedMachine, scripted_machine, torch
+from studies.scripted_machine import ScriptedMachine, scripted_machine, torch
 
 from .asserting import assert_cause, assert_healthy
 

@@ -11,7 +11,7 @@ from gpuwise.machine.devices.null import NullCard
 from gpuwise.machine.devices.readings import EventReason, Peer, State
 from gpuwise.machine.doctor.host import CommandResult
 from gpuwise.machine.doctor.report import diagnose
-from gpuwise.machine.doctor.scripted_machine import ScriptedMachine, scripted_machine
+from studies.scripted_machine import ScriptedMachine, scripted_machine
 
 from .asserting import assert_cause, assert_healthy
 

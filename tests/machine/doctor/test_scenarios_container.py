@@ -9,7 +9,7 @@ import pytest
 from gpuwise.errors import DeviceError
 from gpuwise.machine.devices.readings import Peer
 from gpuwise.machine.doctor.report import diagnose
-from gpuwise.machine.doctor.scripted_machine import PYTHON, ScriptedMachine, scripted_machine, torch
+from studies.scripted_machine import PYTHON, ScriptedMachine, scripted_machine, torch
 
 from .asserting import assert_cause, assert_healthy
 

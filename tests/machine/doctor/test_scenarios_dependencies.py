@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpuwise.machine.doctor.scripted_machine import SITE
+from studies.scripted_machine import SITE
 
 from .asserting import Scenario, assert_cause, assert_healthy
 from .test_scenarios_imports import FINE, fails

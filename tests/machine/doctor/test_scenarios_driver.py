@@ -10,7 +10,7 @@ from gpuwise.errors import DeviceError, NoDriverError
 from gpuwise.machine.devices.null import NullCard
 from gpuwise.machine.doctor.host import CommandResult
 from gpuwise.machine.doctor.report import diagnose
-from gpuwise.machine.doctor.scripted_machine import KERNEL, ScriptedMachine, scripted_machine, torch
+from studies.scripted_machine import KERNEL, ScriptedMachine, scripted_machine, torch
 
 from .asserting import assert_cause, assert_healthy
 

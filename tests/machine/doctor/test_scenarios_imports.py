@@ -10,7 +10,7 @@ import pytest
 
 from gpuwise.machine.devices.null import NullCard
 from gpuwise.machine.doctor.host import CommandResult
-from gpuwise.machine.doctor.scripted_machine import SITE, ScriptedMachine, broken_framework, scripted_machine, torch
+from studies.scripted_machine import SITE, ScriptedMachine, broken_framework, scripted_machine, torch
 
 from .asserting import Scenario, assert_cause, assert_healthy
 from .test_scenarios_rented import not_taken

@@ -9,7 +9,7 @@ import pytest
 from gpuwise.machine.devices.null import NullCard
 from gpuwise.machine.doctor.host import CommandResult
 from gpuwise.machine.doctor.report import diagnose
-from gpuwise.machine.doctor.scripted_machine import (
+from studies.scripted_machine import (
     PYTHON,
     SITE,
     ScriptedMachine,

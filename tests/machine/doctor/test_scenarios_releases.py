@@ -10,7 +10,7 @@ from __future__ import annotations
 import pytest
 
 from gpuwise.machine.devices.null import NullCard
-from gpuwise.machine.doctor.scripted_machine import SITE, ScriptedMachine, scripted_machine, torch
+from studies.scripted_machine import SITE, ScriptedMachine, scripted_machine, torch
 
 from .asserting import Scenario, assert_cause, assert_healthy
 from .test_scenarios_container import wsl

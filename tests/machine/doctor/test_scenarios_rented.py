@@ -11,7 +11,7 @@ from gpuwise.errors import NoDriverError
 from gpuwise.machine.devices.null import NullCard
 from gpuwise.machine.doctor.host import CommandResult
 from gpuwise.machine.doctor.report import diagnose
-from gpuwise.machine.doctor.scripted_machine import ScriptedMachine, broken_framework, scripted_machine, torch
+from studies.scripted_machine import ScriptedMachine, broken_framework, scripted_machine, torch
 
 from .asserting import Scenario, assert_cause, assert_healthy
 

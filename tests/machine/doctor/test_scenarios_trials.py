@@ -18,7 +18,7 @@ from gpuwise.machine.devices.readings import Driver
 from gpuwise.machine.doctor.host import CommandResult
 from gpuwise.machine.doctor.probes.frameworks import question
 from gpuwise.machine.doctor.report import diagnose
-from gpuwise.machine.doctor.scripted_machine import (
+from studies.scripted_machine import (
     KERNEL,
     PYTHON,
     SITE,

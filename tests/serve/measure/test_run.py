@@ -15,7 +15,7 @@ from gpuwise.serve.measure.http import parse_address
 from gpuwise.serve.measure.measured import LoadResult
 from gpuwise.serve.measure.prompts import Prompts
 from gpuwise.serve.measure.run import CONNECTION, CUT, NOT_SENT, REFUSED, SERVER_ERROR, STALLED, Bounds, ServerError, measure
-from gpuwise.testing.mock_server import Answering, MockServer
+from studies.mock_server import Answering, MockServer
 
 PROBES = 2
 """Completions asked for before the load."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gpuwise.calibrate.serving.llama_batches import CHECKED, SPARK, batch_ratios
 from gpuwise.errors import InputError
 from gpuwise.facts.hardware.naming import find_cluster
 from gpuwise.facts.models.catalogue import find_model
@@ -14,6 +13,7 @@ from gpuwise.serve.engine import EngineConfig
 from gpuwise.serve.llama_cpp import token_time
 from gpuwise.serve.simulate import Requests, Server, Settings
 from gpuwise.serve.steady import step_time
+from studies.serving.llama_batches import CHECKED, SPARK, batch_ratios
 
 ARCH = find_model("llama-3.1-8b")
 SPARK_SYSTEM = find_cluster("1xgb10").system

@@ -18,7 +18,7 @@ import pytest
 
 from gpuwise.train.tune.facts import usable_cores
 from gpuwise.train.tune.loader import predicted_rate, probe_items, workers_to_try
-from gpuwise.train.tune.loader_runs import Check, choose_workers, run_loader, working_cores
+from studies.loader_runs import Check, choose_workers, run_loader, working_cores
 
 pytestmark = pytest.mark.slow
 WAIT_S = 0.02

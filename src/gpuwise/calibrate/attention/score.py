@@ -1,13 +1,10 @@
-"""Attention against measurement: score every table found, and refit the coefficients.
+"""Attention against measurement: aiconfigurator's tables of prefill and decode attention (Apache-2.0).
 
-Tables: aiconfigurator's prefill and decode attention (Apache-2.0), and the published forward and backward
-times of training kernels that a checkout has beside this (attention_published.csv). Rows the fit saw and rows it
-did not are told apart by whole shape site (heads, key-value heads, head size, window) and by device.
+Rows the fit saw and rows it did not are separated by whole shape site (heads, key-value heads, head size, window) and by device.
 """
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuwise.calibrate.attention.rows import DTYPES, SOURCES, Table, find, ideal_seconds, is_check_site, read_table
-from gpuwise.calibrate.validation import Scores, fitting
+from gpuwise.calibrate.validation import Scores
 from gpuwise.errors import GpuwiseError, UnpredictableError
 from gpuwise.predict.kernels.attention.features import Shape
 from gpuwise.predict.kernels.attention.fused import attention_decode_time, attention_forward_time
@@ -27,7 +24,6 @@ if TYPE_CHECKING:
     from gpuwise.predict.kernels.kernel_time import KernelTime
 
 F64 = NDArray[np.float64]
-PUBLISHED = "gpuwise.calibrate.attention.published"
 
 
 def score(folder: Path, all_check: bool) -> Scores | None:
@@ -37,8 +33,6 @@ def score(folder: Path, all_check: bool) -> Scores | None:
     if not tables:
         return None
     parts = [_score_table(t, all_check) for t in tables]
-    if find_spec(PUBLISHED) is not None:
-        parts.append(_score_published())
 
     def joined(i: int) -> NDArray[np.generic]:
         return np.concatenate([p[i] for p in parts])
@@ -75,35 +69,6 @@ def _score_table(table: Table, all_check: bool) -> tuple[NDArray[np.generic], ..
     return source, gpu, split, table.seconds, predicted, sigma, baseline, reason
 
 
-def _score_published() -> tuple[NDArray[np.generic], ...]:
-    """Published training figures, which an installation has not: their split is their own, whatever the folder's."""
-    published = fitting(PUBLISHED)
-    from gpuwise.predict.kernels.attention.training import training_time
-
-    rows = published.read_published()
-    times = [
-        training_time(
-            r.accelerator,
-            r.dtype,
-            r.shape,
-            causal=r.causal,
-            kernel=r.implementation,
-            backward=r.phase == "backward",
-        )
-        for r in rows
-    ]
-    return (
-        np.array([f"published attention {r.phase}" for r in rows], dtype=object),
-        np.array([r.accelerator.id for r in rows], dtype=object),
-        np.array(["fit" if published.takes_part(r) else "check" for r in rows], dtype=object),
-        np.array([r.seconds for r in rows]),
-        np.array([float(t.time_s[0]) for t in times]),
-        np.array([float(t.log_sigma[0]) for t in times]),
-        np.full(len(rows), np.nan),
-        np.full(len(rows), "", dtype=object),
-    )
-
-
 def predict(accelerator: Accelerator, phase: str, shape: Shape, kernel: str | None, dtype: str, kv_dtype: str) -> KernelTime:
     """The package's own prediction of measured rows."""
     b, q, kv, h, g, d, dv, w = shape
@@ -123,9 +88,3 @@ def baseline_time(accelerator: Accelerator, phase: str, shape: Shape, dtype: str
     rule = rules.get(gpu, rules["any"])
     matrix, memory = ideal_seconds(accelerator, shape, dtype, kv_dtype)
     return np.maximum(matrix / rule["matrix_share"], memory / rule["bandwidth_share"]) + rule["latency_us"] * MICRO
-
-
-def fit(folder: Path) -> None:
-    """Refit every coefficient of the family from the tables in ``folder`` and write them (deterministic, some
-    minutes)."""
-    fitting("gpuwise.calibrate.attention.refit").fit_family(folder)

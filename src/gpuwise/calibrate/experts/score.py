@@ -1,5 +1,4 @@
-"""Scores fused expert layers against ``ops/moe.parquet``; ``fit`` refits them (see ``fit``: needs
-scipy)."""
+"""Scores fused expert layers against ``ops/moe.parquet``."""
 
 from __future__ import annotations
 
@@ -11,7 +10,7 @@ from numpy.typing import NDArray
 
 from gpuwise.calibrate.experts.rows import MoeRows, loads_of_rows, predict_rows, read_moe, roofline_of_rows
 from gpuwise.calibrate.gemm.rows import CHECK, accelerator_of
-from gpuwise.calibrate.validation import Scores, fitting
+from gpuwise.calibrate.validation import Scores
 from gpuwise.errors import UnknownNameError, UnpredictableError
 from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.predict.coefficients import load_json
@@ -19,11 +18,6 @@ from gpuwise.predict.kernels.experts.coefficients import SAME_KERNELS, Coefficie
 from gpuwise.predict.kernels.experts.loads import Distribution
 
 F64 = NDArray[np.float64]
-
-
-def fit(folder: Path) -> None:
-    """Refit the coefficients from ``folder`` and write them."""
-    fitting("gpuwise.calibrate.experts.fit").fit(folder)
 
 
 def score(folder: Path, all_check: bool) -> Scores | None:

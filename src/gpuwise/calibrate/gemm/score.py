@@ -1,5 +1,4 @@
-"""Scores matrix products against ``ops/gemm.parquet``; ``fit`` refits them (see ``fit``: needs
-scipy)."""
+"""Scores matrix products against ``ops/gemm.parquet``."""
 
 from __future__ import annotations
 
@@ -9,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuwise.calibrate.gemm.rows import CHECK, GemmRows, accelerator_of, predict_rows, read_gemm
-from gpuwise.calibrate.validation import Scores, fitting
+from gpuwise.calibrate.validation import Scores
 from gpuwise.errors import UnknownNameError, UnpredictableError
 from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.predict.coefficients import load_arrays, load_json
@@ -17,11 +16,6 @@ from gpuwise.predict.kernels.gemm.coefficients import Coefficients, coefficients
 from gpuwise.predict.kernels.gemm.formats import IMPLEMENTATIONS, implementation_name
 
 F64 = NDArray[np.float64]
-
-
-def fit(folder: Path) -> None:
-    """Refit the coefficients from ``folder`` and write them."""
-    fitting("gpuwise.calibrate.gemm.fit").fit(folder)
 
 
 def score(folder: Path, all_check: bool) -> Scores | None:

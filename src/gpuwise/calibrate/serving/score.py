@@ -25,7 +25,7 @@ from gpuwise.calibrate.serving.pool import score_pool
 from gpuwise.calibrate.serving.predict import build_groups
 from gpuwise.calibrate.serving.rows import ServingRow, is_check, read_rows
 from gpuwise.calibrate.tables import read_columns
-from gpuwise.calibrate.validation import Scores, fitting
+from gpuwise.calibrate.validation import Scores
 from gpuwise.serve.engine import engine_costs
 from gpuwise.serve.formats import FORMATS, weight_bytes_read
 from gpuwise.serve.llama_cpp import token_time
@@ -144,8 +144,3 @@ def _score_mlperf(folder: Path) -> Scores | None:
         baseline=nothing,
         reason=reason,
     )
-
-
-def fit(folder: Path) -> None:
-    """Refit engines, single streams, starts, loads and diffusion from ``folder``."""
-    fitting("gpuwise.calibrate.serving.refit").fit_family(folder)

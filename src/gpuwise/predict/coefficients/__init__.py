@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from gpuwise.errors import DataError
 
-_HINT = "reinstall gpuwise, or refit the family: its module in gpuwise.calibrate has fit(folder)"
+_HINT = "reinstall gpuwise, or refit the family in a checkout: its module in studies has fit(folder)"
 
 
 @cache

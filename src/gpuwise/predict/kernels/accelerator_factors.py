@@ -3,7 +3,7 @@
 GeForce cards clock above their published boost and sum 16-bit products at half rate; the tables of single kernels hold none
 of them. ``coefficients/card_factors.json`` has one factor on the time of each family (and implementation) for every
 architecture of theirs, and for measured cards that are no GeForce, fitted on whole networks
-(``calibrate.capture_time.fit``); a GeForce of another architecture takes their mean. The factor is a fact of the card: whoever
+(``studies.capture_time.fit``); a GeForce of another architecture takes their mean. The factor is a fact of the card: whoever
 asks for the kernel's time gets it.
 """
 

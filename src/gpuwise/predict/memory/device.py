@@ -1,6 +1,6 @@
 """What a process can have of a device, and the constants of a software stack's memory.
 
-The constants are measured or fitted (``coefficients/memory.json``, written by ``calibrate.memory.llm_fit``). What lies
+The constants are measured or fitted (``coefficients/memory.json``, written by ``studies.memory.llm_fit``). What lies
 outside torch is in :mod:`gpuwise.predict.memory.context`, what lies inside kernels in
 :mod:`gpuwise.predict.memory.workspaces`.
 """

@@ -1,6 +1,6 @@
 """What a software stack costs beside its kernels: launches, gaps, framework work, what it hides and what it does not.
 
-Fitted per stack from published training runs by ``calibrate.llm_training`` and stored in ``coefficients/stacks.json``.
+Fitted per stack from published training runs by ``studies.llm_training`` and stored in ``coefficients/stacks.json``.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class StackCosts:
     is enough work to hide it behind; times are per event.
 
     ``log_sigma`` is the spread of log(measured / predicted) of a model that took no part in the fit, beyond what its kernels'
-    spread explains (``calibrate.llm_training.widths``), ``log_sigma_many`` that of the runs on several systems.
+    spread explains (``studies.llm_training.widths``), ``log_sigma_many`` that of the runs on several systems.
     """
 
     launch_s: float

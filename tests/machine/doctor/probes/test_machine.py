@@ -22,7 +22,7 @@ from gpuwise.machine.doctor.probes.frameworks import ask, understand
 from gpuwise.machine.doctor.probes.machine import probe
 from gpuwise.machine.doctor.probes.python import read_python
 from gpuwise.machine.doctor.report import diagnose, document
-from gpuwise.machine.doctor.scripted_machine import PYTHON, SITE, ScriptedDevices, scripted_machine
+from studies.scripted_machine import PYTHON, SITE, ScriptedDevices, scripted_machine
 
 NOTHING = DeviceSearch((), {})
 FAKE_TORCH = """

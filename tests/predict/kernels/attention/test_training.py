@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gpuwise.calibrate.attention.implementations import FITTED, read_published, takes_part
 from gpuwise.errors import UnknownNameError
 from gpuwise.facts.hardware.accelerators import accelerators
 from gpuwise.predict.kernels.attention.fused import shape_of
 from gpuwise.predict.kernels.attention.implementations import coefficients
 from gpuwise.predict.kernels.attention.training import implementation, moved_bytes, tiles, training_time
+from studies.attention.implementations import FITTED, read_published, takes_part
 
 
 def test_tiles_of_a_causal_call_are_those_on_and_below_the_diagonal() -> None:

@@ -52,7 +52,7 @@ BATCH, SEQ = 4, 512
 
 def _config(kind: str, dtype: Any, **changes: Any) -> Any:
     """A transformers configuration; torchvision, which some builds lack a binary for, is not needed for these."""
-    from gpuwise.calibrate.networks import support as zoo_support
+    from studies.networks import support as zoo_support
 
     if importlib.util.find_spec("torchvision") is not None:
         zoo_support.torchvision()  # transformers imports it

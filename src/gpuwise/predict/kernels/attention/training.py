@@ -11,7 +11,7 @@ Backward: five products instead of two (the scores are recomputed), half as much
 ``e`` and ``o`` (dQ summed in fp32, the preprocessing pass, dK and dV written per query head are costs per
 thread block) and its bytes. ``e`` is a share of the rates at the sustained clock (clock); warp-level matrix
 units add cycles per score element. ``e`` by head size and ``o`` are fitted to published figures
-(calibrate/attention_published.csv), those of A100 to the long calls of the measured tables. Every term grows
+(studies/attention/attention_published.csv), those of A100 to the long calls of the measured tables. Every term grows
 with every dimension and shrinks with every rate: the laws hold.
 """
 

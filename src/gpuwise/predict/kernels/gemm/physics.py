@@ -13,7 +13,7 @@ boost clock::
     t        = latency / clock + (t_math^p + t_memory^p + t_power^p)^(1/p) + split-K reduction + quantising A
 
 and the tile and split that give the least time are taken, as a library's heuristic would. Every constant is
-a fitted coefficient (``calibrate.gemm.fit``). Time never falls when m, n or k grow within a tile's step,
+a fitted coefficient (``studies.gemm.fit``). Time never falls when m, n or k grow within a tile's step,
 and never rises when a device gains units (at the same rate per unit), bandwidth, cache, clock or power.
 """
 

@@ -1,0 +1,1 @@
+"""Fits of attention kernels, and published times of training kernels."""

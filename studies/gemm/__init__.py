@@ -1,0 +1,1 @@
+"""Fits of matrix products."""

@@ -1,0 +1,1 @@
+"""Fits of what a software stack adds to a training step."""

@@ -1,0 +1,1 @@
+"""How well a calibration of one machine would do, tried on published tables."""

@@ -1,0 +1,1 @@
+"""Fits of memory, and memory of captured steps against measurements."""

@@ -1,0 +1,1 @@
+"""Fits of engines that serve language models and images."""

@@ -1,0 +1,178 @@
+"""Fits what serving programs cost beside their kernels: each engine's share of an iteration, and llama.cpp's
+stream."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuwise.calibrate.serving.predict import ServingGroup
+from gpuwise.calibrate.serving.rows import ServingRow, is_check
+from gpuwise.calibrate.validation import log_sigma_of
+from gpuwise.serve.engine import EngineCosts, version_number
+from gpuwise.serve.llama_cpp import seconds
+from studies.coefficient_files import write
+from studies.optimizers import least_squares
+from studies.serving.llama_batches import fit_apple, fit_other_prompts, fit_prompts
+
+F64 = NDArray[np.float64]
+START = {  # in the order of EngineCosts
+    "kernel_slowdown": 1.1,
+    "prefill_slowdown": 1.1,
+    "communication_slowdown": 1.0,
+    "iteration_s": 1e-3,
+    "sequence_s": 5e-6,
+    "layer_s": 1e-5,
+}
+LOW = {
+    "kernel_slowdown": 1.0,
+    "prefill_slowdown": 0.8,
+    "communication_slowdown": 0.5,
+    "iteration_s": 1e-5,
+    "sequence_s": 1e-7,
+    "layer_s": 1e-7,
+}
+HIGH = {
+    "kernel_slowdown": 1.6,
+    "prefill_slowdown": 3.0,
+    "communication_slowdown": 3.0,
+    "iteration_s": 1e-2,
+    "sequence_s": 1e-4,
+    "layer_s": 1e-4,
+}
+
+
+def fit_engines(rows: Sequence[ServingRow], groups: Sequence[ServingGroup]) -> dict[str, float]:
+    """Fit every engine that has rows, write ``coefficients/inference.json``, return the errors."""
+    engines: list[dict[str, Any]] = []
+    errors: dict[str, float] = {}
+    for engine, tuned in sorted({(g.config.engine, g.config.tuned) for g in groups}):
+        mine = [g for g in groups if (g.config.engine, g.config.tuned) == (engine, tuned)]
+        costs = fit_engine(rows, mine)
+        ratios: dict[str, list[float]] = {"fit": [], "check": []}
+        for g in mine:
+            for i, t in zip(g.at, g.seconds(EngineCosts(**costs)), strict=True):
+                ratios["check" if is_check(rows[i]) else "fit"].append(float(t / rows[i].measured_s))
+        name = engine if tuned else f"{engine} as installed"
+        for part, values in ratios.items():
+            if values:
+                errors[f"{name} {part} mape ({len(values)} rows)"] = round(float(np.mean(np.abs(np.array(values) - 1))), 4)
+        scored = np.array(ratios["check"] or ratios["fit"])
+        engines.append(
+            {
+                "engine": engine,
+                "tuned": tuned,
+                "versions": _versions(mine),
+                "costs": {k: float(f"{v:.4g}") for k, v in costs.items()},
+                "log_sigma": round(log_sigma_of(np.ones_like(scored), scored), 3),
+            }
+        )
+    provenance = {
+        "source": "InferenceX (aiconfigurator silicon samples, Apache-2.0), ML.ENERGY v3 batch sweeps",
+        "split": "a third of the models kept for checking, by hash",
+        "errors": errors,
+        "date": "2026-11-21",
+    }
+    write("inference", {"engines": engines, "provenance": provenance})
+    return errors
+
+
+def _versions(groups: Sequence[ServingGroup]) -> list[str]:
+    """Oldest and newest version among those that say theirs."""
+    versions = sorted({g.config.version for g in groups if g.config.version is not None}, key=version_number)
+    return [versions[0], versions[-1]] if versions else []
+
+
+def fit_engine(rows: Sequence[ServingRow], groups: Sequence[ServingGroup]) -> dict[str, float]:
+    """Costs of one engine by robust least squares on log time; a model counts the same however many rows it
+    has."""
+    names = list(START)
+    low, high = (np.log([bound[k] for k in names]) for bound in (LOW, HIGH))
+    start = np.log([START[k] for k in names])
+    learn = [(g, np.array([not is_check(rows[i]) for i in g.at])) for g in groups]
+    if not any(keep.any() for _, keep in learn):
+        learn = [(g, np.ones(len(g.at), bool)) for g in groups]
+    per_model: dict[str, int] = {}
+    for g, keep in learn:
+        per_model[_model(rows, g)] = per_model.get(_model(rows, g), 0) + int(keep.sum())
+
+    def residual(x: F64) -> F64:
+        costs = EngineCosts(*(float(v) for v in np.exp(x)))
+        parts: list[F64] = []
+        for g, keep in learn:
+            measured = np.array([rows[i].measured_s for i in g.at])
+            parts.append((np.log(g.seconds(costs) / measured) * max(per_model[_model(rows, g)], 1) ** -0.25)[keep])
+        return np.concatenate([*parts, 0.02 * (x - start)])
+
+    best = least_squares(residual, start, bounds=(low, high), loss="soft_l1", f_scale=0.05, diff_step=1e-3)
+    return dict(zip(names, np.exp(best.x).tolist(), strict=True))
+
+
+def _model(rows: Sequence[ServingRow], group: ServingGroup) -> str:
+    arch = rows[group.at[0]].architecture
+    assert arch is not None
+    return arch.id
+
+
+# --- llama.cpp
+# -------------------------------------------------------------------------------------------------------
+
+
+def fit_single_stream(rows: Sequence[ServingRow]) -> dict[str, float]:
+    """Fit llama.cpp's token time, write ``coefficients/single_stream.json``, return the errors."""
+    mine = [r for r in rows if r.bits and not r.reason]
+    learn = [r for r in mine if not is_check(r)]
+    start = np.log([0.9, 0.85, 0.05, 0.2, 3.0, 3e-5, 5e-5, 1e-4])
+    low = np.log([0.5, 0.5, 1e-3, 1e-3, 1.0, 1e-6, 1e-6, 1e-6])
+    high = np.log([1.0, 1.0, 2.0, 2.0, 8.0, 3e-4, 5e-4, 5e-3])
+
+    def residual(x: F64) -> F64:
+        form = _form(np.exp(x))
+        return np.array([np.log(_seconds(form, r) / r.measured_s) for r in learn])
+
+    best = least_squares(residual, start, bounds=(low, high), loss="soft_l1", f_scale=0.05, diff_step=1e-3)
+    form = _form(np.array([float(f"{v:.3g}") for v in np.exp(best.x)]))
+    errors: dict[str, float] = {"llama.cpp on Apple's chips, fit mape": round(fit_apple(form), 4)}
+    sigma = 0.0
+    for part in ("fit", "check"):
+        ratio = np.array([_seconds(form, r) / r.measured_s for r in mine if is_check(r) == (part == "check")])
+        if len(ratio):
+            errors[f"llama.cpp {part} mape ({len(ratio)} rows)"] = round(float(np.mean(np.abs(ratio - 1))), 4)
+            sigma = round(log_sigma_of(np.ones_like(ratio), ratio), 3)
+    prompts, batch_sigma = fit_prompts(rows, form, is_check)
+    errors |= prompts
+    errors["llama.cpp prompts, Strix Halo, fit mape"] = round(fit_other_prompts(form), 4)
+    measured = sorted({r.system.accelerator.id for r in learn if r.system is not None})
+    fitted = np.array([_seconds(form, r) / r.measured_s for r in learn])
+    widths = {"known_device": round(log_sigma_of(np.ones_like(fitted), fitted), 3), "other_device": sigma, "batch": batch_sigma}
+    provenance = {
+        "source": "XiongjieDai/GPU-Benchmarks-on-LLM-Inference (2024-05), Llama 3 8B and 70B; "
+        "ggml-org/llama.cpp benches/dgx-spark.md (build 6918), discussion 4167; kyuz0/amd-strix-halo-toolboxes@d1a34be",
+        "errors": errors,
+        "split": "a third of the GPUs kept for checking, by hash; of batches whole models",
+        "date": "2026-11-27",
+    }
+    write("single_stream", {"form": form, "measured": measured, "log_sigma": widths, "provenance": provenance})
+    return errors
+
+
+def _form(x: F64) -> dict[str, Any]:
+    share, apple_share, half, quantised, overlap, layer, apple_layer, hand_over = (float(v) for v in x)
+    return {
+        "vendors": {
+            "NVIDIA": {"bandwidth_share": share, "layer_s": layer},
+            "Apple": {"bandwidth_share": apple_share, "layer_s": apple_layer},
+        },
+        "clocks_per_byte": {"half": half, "quantised": quantised},
+        "overlap": overlap,
+        "hand_over_s": hand_over,
+    }
+
+
+def _seconds(form: dict[str, Any], r: ServingRow) -> float:
+    assert r.architecture is not None and r.system is not None
+    context = r.prompt + r.output / 2
+    return seconds(form, r.architecture, r.system.accelerator, r.bits, context, r.n_devices)
