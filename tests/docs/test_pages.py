@@ -112,7 +112,7 @@ def test_readme_has_exactly_two_shell_commands() -> None:
     commands = [body.strip() for page, body in _blocks("sh") if page.name == "README.md"]
     assert len(commands) == 2
     assert re.fullmatch(r"pip install \. && gpuwise plan \S+ --on \S+ --tokens \S+", commands[0])
-    assert commands[1] == "pip install -e '.[test,test-torch,test-export,test-browser]' && pytest"
+    assert commands[1] == "pip install -e '.[test,test-torch,test-export,test-browser]' && pytest -n auto --dist worksteal"
 
 
 def test_readme_shows_the_output_of_its_first_command() -> None:
