@@ -37,7 +37,7 @@ def test_a_saved_plan_of_a_file_is_of_its_model(
 ) -> None:
     """Its name is nobody's, or that of another model in the catalogue."""
     (tmp_path / "config.json").write_text(json.dumps({**config, "vocab_size": 256, "max_position_embeddings": 128}))
-    assert run(["plan", str(tmp_path / "config.json"), "--on", "2xH100-SXM", "--json"]) == 0
+    assert run(["plan", str(tmp_path / "config.json"), "--on", "2xH100-SXM", "--stack", "megatron-core", "--json"]) == 0
     (tmp_path / "plan.json").write_text(capsys.readouterr().out)
     assert run(["export", str(tmp_path / "plan.json"), "--to", "megatron", "--json"]) == 0
     saved = _document(capsys)

@@ -26,6 +26,7 @@ OPTIMIZERS = {
     "lion": "lion_32bit",
     "sgd": "sgd",
 }
+ALWAYS: dict[str, int | str | bool] = {"cuda_graphs": "none"}
 COMPILED = ("compiled", "nanogpt", "compiled-fsdp")
 """Stacks that were timed under torch.compile."""
 _DEEPSPEED_STACKS = ("eager", "compiled", "deepspeed", "deepspeed-script", "trainer", "nanogpt", "apex", "unsloth")

@@ -35,6 +35,8 @@ class Job:
     learning_rate: float = 3e-4
     data: str = DATA
     output: str = "out"
+    packed: int | None = None
+    """Mean length of the documents packed into a sequence, where attention stays inside them."""
     driver: str | None = None
     """Of NVIDIA, on the nodes; None: as new as the newest image asks."""
 

@@ -66,6 +66,10 @@ def gaps(job: Job) -> Iterator[str]:
         yield "an interleaved schedule of one stage a rank"
     if s.lora_rank or s.quantized_base:
         yield "adapters"
+    if s.offload_parameters:
+        yield "offloaded parameters"
+    if s.ep > 1 and s.expert_dispatch == "deepep-fp8":
+        yield "copies to experts in 8 bits (deepep-fp8)"
     if s.offload_activations and (s.pp > 1 or s.recompute != "none"):
         yield "offloaded activations with a pipeline or recomputing"
     if s.sharding != "none" and (s.dp * s.cp) % (_group(job) or 1):

@@ -23,6 +23,7 @@ OPTIMIZERS = {"adamw": "AdamW", "sgd": "SGD", "momentum": "SGD"}
 """Of ``torch.optim``: what a task without an optimizer of its own gets."""
 LAYOUT = (*(name for name, o in OPTIONS.items() if o.ranks), "global_batch")
 """What of a strategy the ranks are given."""
+ALWAYS: dict[str, int | str | bool] = {"expert_dispatch": "all-to-all", "overlap_ep": False, "cuda_graphs": "none"}
 CHILD = ("-m", "gpuwise.train.ranks.child", "settings.json")
 
 
@@ -34,6 +35,8 @@ def strategy_gaps(s: Strategy) -> Iterator[str]:
         yield f"the schedule {s.schedule}"
     if s.cp > 1 and (s.pp > 1 or s.sharding == "hybrid"):
         yield f"context parallel {s.cp} with {'pipeline stages' if s.pp > 1 else 'hybrid sharding'}"
+    if s.cp > 1 and s.context_parallel != "ring":
+        yield f"context parallelism by {s.context_parallel}"
     if s.ep > 1 and ((s.dp * s.cp * s.tp) % s.ep or s.offload_optimizer):
         yield f"expert parallel {s.ep} of {s.dp * s.cp * s.tp} ranks" + (" with an offload" if s.offload_optimizer else "")
     if s.sharding == "zero1":

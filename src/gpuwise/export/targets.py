@@ -23,6 +23,7 @@ from gpuwise.export.job import Job
 from gpuwise.export.tool import Tool
 from gpuwise.export.torchrun import host_threads, torchrun
 from gpuwise.export.written import Written, together
+from gpuwise.workload.strategy import NEUTRAL, OPTIONS
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +63,7 @@ TOOLS = {
             megatron.gaps,
             megatron.write,
             lambda j: ["pretrain_gpt.py", *megatron.arguments(j)],
-            megatron.SETUP,
+            setup=megatron.SETUP,
         ),
         Tool(
             "megatron-bridge",
@@ -70,7 +71,7 @@ TOOLS = {
             megatron_bridge.gaps,
             megatron_bridge.write,
             lambda _: ["train.py"],
-            _pip("megatron-bridge==0.6.0"),
+            setup=_pip("megatron-bridge==0.6.0"),
         ),
         Tool(
             "torchtitan",
@@ -78,17 +79,36 @@ TOOLS = {
             torchtitan.gaps,
             torchtitan.write,
             lambda j: ["-m", "torchtitan.train", *torchtitan.arguments(j)],
+            torchtitan.ALWAYS,
+            torchtitan.packs,
             _pip("torchtitan==0.3.0"),
         ),
-        Tool("trainer", hugging_face.TRAINER, hugging_face.gaps, hugging_face.write_trainer, _trainer, _pip(*_HUB)),
-        Tool("accelerate", hugging_face.ACCELERATE, hugging_face.gaps, hugging_face.write_accelerate, _trainer, _pip(*_HUB)),
+        Tool(
+            "trainer",
+            hugging_face.TRAINER,
+            hugging_face.gaps,
+            hugging_face.write_trainer,
+            _trainer,
+            hugging_face.ALWAYS,
+            setup=_pip(*_HUB),
+        ),
+        Tool(
+            "accelerate",
+            hugging_face.ACCELERATE,
+            hugging_face.gaps,
+            hugging_face.write_accelerate,
+            _trainer,
+            hugging_face.ALWAYS,
+            setup=_pip(*_HUB),
+        ),
         Tool(
             "deepspeed",
             deepspeed.VERSION,
             _deepspeed_gaps,
             hugging_face.write_deepspeed,
             _trainer,
-            _pip(*_HUB, "deepspeed==0.19.*"),
+            hugging_face.ALWAYS,
+            setup=_pip(*_HUB, "deepspeed==0.19.*"),
         ),
         Tool(
             "lightning",
@@ -96,16 +116,26 @@ TOOLS = {
             lightning.gaps,
             lightning.write,
             _trainer,
-            _pip(*_HUB, "lightning==2.6.*", "'jsonargparse[signatures]==4.*'", "deepspeed==0.19.*"),
+            hugging_face.ALWAYS,
+            setup=_pip(*_HUB, "lightning==2.6.*", "'jsonargparse[signatures]==4.*'", "deepspeed==0.19.*"),
         ),
-        Tool("axolotl", axolotl.VERSION, axolotl.gaps, axolotl.write, _trainer, _pip("'axolotl[deepspeed]==0.19.0'")),
+        Tool(
+            "axolotl",
+            axolotl.VERSION,
+            axolotl.gaps,
+            axolotl.write,
+            _trainer,
+            hugging_face.ALWAYS,
+            setup=_pip("'axolotl[deepspeed]==0.19.0'"),
+        ),
         Tool(
             "llama-factory",
             llama_factory.VERSION,
             llama_factory.gaps,
             llama_factory.write,
             _trainer,
-            _pip("llamafactory==0.9.5", "deepspeed", "bitsandbytes==0.49.*"),
+            hugging_face.ALWAYS,
+            setup=_pip("llamafactory==0.9.5", "deepspeed", "bitsandbytes==0.49.*"),
         ),
         Tool(
             "torchrun",
@@ -113,7 +143,8 @@ TOOLS = {
             ranks.gaps,
             ranks.write,
             lambda _: list(ranks.CHILD),
-            _pip("gpuwise", "transformers==5.23.*", "datasets==4.*", "peft==0.21.*"),
+            ranks.ALWAYS,
+            setup=_pip("gpuwise", "transformers==5.23.*", "datasets==4.*", "peft==0.21.*"),
         ),
     )
 }
@@ -127,6 +158,13 @@ _STACK_OF = {
 }
 _STACK_OF |= dict.fromkeys(("trainer", "accelerate", "lightning", "axolotl"), "hf-fsdp")
 _STACK_OF |= dict.fromkeys(("deepspeed", "llama-factory"), "deepspeed")
+
+
+def _kind(tool: str) -> str:
+    """Tools of one kind run the same step: that of Megatron-Core, torchtitan, the ranks, Hugging Face."""
+    if tool in ("torchtitan", "torchrun"):
+        return tool
+    return "megatron" if tool.startswith("megatron") else "hugging face"
 
 
 def stack_of(target: str | None) -> str | None:
@@ -252,6 +290,23 @@ def gaps_of(job: Job, tool: Tool, engine: Engine | None = None) -> list[str]:
     return list(dict.fromkeys(gaps))
 
 
+def not_written(job: Job, tool: Tool, engine: Engine | None = None) -> Iterator[str]:
+    """A sentence for each option asked for that ``tool`` has no setting for, and does in its own way."""
+    s = job.strategy
+    matters = {"expert_dispatch": s.ep > 1, "overlap_ep": s.ep > 1, "cuda_graphs": job.arch.moe is not None}
+    for field, does in tool.always.items():
+        value = getattr(s, field)
+        if value not in (getattr(NEUTRAL, field), does) and matters.get(field, True):
+            yield f"--{(OPTIONS[field].name or field).replace('_', '-')} {value}: {tool.version} has no setting for it ({does})"
+    own = tool_of(s.stack, adapters=s.lora_rank > 0)
+    if s.stack != _STACK_OF[tool.name] and (own is None or _kind(own.name) != _kind(tool.name)):
+        yield f"--stack {s.stack}: the time of the plan is that of its kernels and launches, not of {tool.version}"
+    if job.packed is not None and not tool.packs(job):
+        yield f"--packed {job.packed}: {tool.version} is not asked to keep attention inside documents, as the plan counts it"
+    if job.driver is not None and (engine is None or engine.gaps is None):
+        yield f"--driver {job.driver}: it chooses a container's image, and there is none here"
+
+
 def write(job: Job, tool: Tool, engine: Engine | None = None) -> Written:
     """The job for ``tool``, started by ``engine``. Raises InputError where they cannot express a part, and says which."""
     if device_gaps(job):
@@ -266,9 +321,10 @@ def write(job: Job, tool: Tool, engine: Engine | None = None) -> Written:
         words = (f"plan for it, with --stack {_STACK_OF[tool.name]}, or" if other else "plan") + " without that part"
         words += f"; or --to {able[0]}, which has it" if able else ""
         raise InputError(f"{tool.version} has no way to say: {'; '.join(missing)}", hint=words)
+    asked = tuple(not_written(job, tool, engine))
     if engine is None:
         made = tool.write(job)
-        return replace(made, notes=(*made.notes, f"{tool.version} has to be here: {tool.setup}"))
+        return replace(made, notes=(*made.notes, *asked, f"{tool.version} has to be here: {tool.setup}"))
     lacking = gaps_of(job, tool, engine)
     if lacking:
         raise InputError(f"{engine.name} has not: {'; '.join(lacking)}", hint="--to slurm and --to ray start what the nodes have")
@@ -276,5 +332,5 @@ def write(job: Job, tool: Tool, engine: Engine | None = None) -> Written:
         job = replace(job, output=f"{engine.keeps}/{job.output}")
     inner = tool.write(job)
     start = Start(job, tool, inner, engine.version)
-    notes = (*inner.notes, *engine.notes(start))
+    notes = (*inner.notes, *asked, *engine.notes(start))
     return Written(engine.command, {**inner.files, **engine.files(start)}, notes=notes)

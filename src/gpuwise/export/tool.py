@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 
 from gpuwise.export.job import Job
 from gpuwise.export.written import Written
@@ -20,5 +20,9 @@ class Tool:
     write: Callable[[Job], Written]
     layout: Callable[[Job], list[str]]
     """The script and the options that carry the layout alone: what a plan prints."""
+    always: Mapping[str, int | str | bool] = field(default_factory=dict[str, "int | str | bool"])
+    """What it does whatever a plan asks for, by field of a strategy."""
+    packs: Callable[[Job], bool] = lambda _: False
+    """Whether attention stays inside documents that are packed into a sequence."""
     setup: str = ""
     """The shell command that puts it beside NVIDIA's build of PyTorch."""

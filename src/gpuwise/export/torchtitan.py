@@ -37,6 +37,13 @@ SCHEDULES = {
 }
 CHECKPOINTING = {"none": "none", "selective": "selective", "full": "full"}
 _PLAIN = ("bf16", "fp32", "tf32")
+ALWAYS: dict[str, int | str | bool] = {
+    "expert_dispatch": "all-to-all",
+    "overlap_ep": False,
+    "cuda_graphs": "none",
+    "fused_loss": True,
+}
+"""As the registry's functions have it; a graph of the whole step is an option."""
 
 
 def gaps(job: Job) -> Iterator[str]:
@@ -66,6 +73,8 @@ def gaps(job: Job) -> Iterator[str]:
         yield "an offloaded optimizer on one data-parallel rank, which FSDP does not wrap"
     if s.step_in_backward:
         yield "an optimizer step inside the backward pass"
+    if s.etp > 1:
+        yield f"experts over {s.etp} tensor ranks"
     if not s.fused_attention:
         yield "attention without a fused kernel"
     if s.fused_loss and (_function(job) or ("",))[0] == BACKEND:
@@ -80,6 +89,11 @@ def gaps(job: Job) -> Iterator[str]:
         yield f"{job.arch.n_layers} layers over {s.pp} x {s.virtual_stages} stages"
     if s.sharding == "hybrid" and (_group(job) % s.cp or s.dp % _shards(job)[0]):
         yield f"groups of {_group(job)} in {s.dp} data-parallel ranks" + (f" that {s.cp} share rows" if s.cp > 1 else "")
+
+
+def packs(job: Job) -> bool:
+    """Whether attention stays inside documents: it does in the registry's own models."""
+    return (_function(job) or (BACKEND,))[0] != BACKEND
 
 
 def _function(job: Job) -> tuple[str, str] | None:

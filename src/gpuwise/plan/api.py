@@ -85,9 +85,9 @@ def fit(model: str | Architecture, on: str | Cluster, wishes: Wishes | None = No
     Raises what :func:`make_plan` raises.
     """
     from gpuwise.plan.changes.remedies import check_fit
-    from gpuwise.plan.unused import unused
+    from gpuwise.plan.unused import of_stack, unused
 
     arch = find_model(model) if isinstance(model, str) else model
     answer = check_fit(arch, find_cluster(on, prefer=USUAL) if isinstance(on, str) else on, wishes or Wishes())
-    notes = (*answer.goal.assumed, *unused(answer.goal, answer.estimate.strategy))
+    notes = (*answer.goal.assumed, *unused(answer.goal, answer.estimate.strategy), *of_stack(answer.estimate.strategy))
     return replace(answer, subject=replace(answer.goal, assumed=notes))

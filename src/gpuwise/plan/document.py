@@ -51,6 +51,7 @@ def _plan(plan: Plan[TrainingEstimate]) -> Document:
             "seq_len": goal.seq_len,
             "global_batch": goal.global_batch,
             "assumed": goal.assumed,
+            **({} if goal.wishes.packed_document_len is None else {"packed": goal.wishes.packed_document_len}),
         },
         "search": plan.search,
         "best": None if best is None else {**_option(best), "flags": command(job_of(plan))},

@@ -32,7 +32,16 @@ def job_of(plan: Plan[TrainingEstimate]) -> Job:
         )
     interval = None if best.operation is None else best.operation.stops.interval_s
     step_s = best.estimate.step_time_s.expected
-    return Job(goal.arch, best.cluster, best.estimate.strategy, goal.seq_len, goal.wishes.tokens, interval, step_s)
+    return Job(
+        goal.arch,
+        best.cluster,
+        best.estimate.strategy,
+        goal.seq_len,
+        goal.wishes.tokens,
+        interval,
+        step_s,
+        packed=goal.wishes.packed_document_len,
+    )
 
 
 def job_within(

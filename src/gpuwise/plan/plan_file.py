@@ -54,6 +54,8 @@ _Seconds = Annotated[float, msgspec.Meta(gt=0.0, le=LONGEST_S)]
 class _Goal(msgspec.Struct, frozen=True):
     seq_len: Annotated[int, msgspec.Meta(ge=1, le=LONGEST_SEQUENCE)]
     tokens: Annotated[float, msgspec.Meta(gt=0.0, le=MOST_TOKENS)] | None = None
+    packed: Annotated[int, msgspec.Meta(ge=1, le=LONGEST_SEQUENCE)] | None = None
+    """Mean length of packed documents."""
 
 
 class _Cluster(msgspec.Struct, frozen=True, kw_only=True):
@@ -91,7 +93,7 @@ def job_of_document(document: Mapping[str, Any], file: str = "the plan") -> Job:
     strategy = msgspec.convert(plan.best.strategy, Strategy, from_attributes=True)
     goal, goodput = plan.goal, plan.best.goodput
     every = None if goodput is None else goodput.checkpoint_interval_s
-    job = Job(arch, cluster, strategy, goal.seq_len, goal.tokens, every, plan.best.step_time_s.expected)
+    job = Job(arch, cluster, strategy, goal.seq_len, goal.tokens, every, plan.best.step_time_s.expected, packed=goal.packed)
     check_strategy(Setting.of(arch, cluster, strategy, goal.seq_len, strategy.global_batch), strategy)
     return job
 

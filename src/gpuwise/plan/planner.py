@@ -23,7 +23,7 @@ from gpuwise.plan.goal import Goal, Wishes, make_goal
 from gpuwise.plan.promise import run_of
 from gpuwise.plan.space.search import SearchResult, find_fastest, find_strategies
 from gpuwise.plan.space.sweep import TIGHT
-from gpuwise.plan.unused import batch_note, faster_formats, left_out, published, step_note, unused
+from gpuwise.plan.unused import batch_note, faster_formats, left_out, of_stack, published, step_note, unused
 from gpuwise.predict.estimate import Estimate
 from gpuwise.predict.practice import Practice, practice_of
 from gpuwise.predict.step.training import TrainingEstimate
@@ -114,6 +114,7 @@ def plan_of(searched: ClusterSearch) -> Plan[TrainingEstimate]:
         warnings=(
             *result.notes,
             *unused(goal, best.estimate.strategy),
+            *of_stack(best.estimate.strategy),
             *left_out(goal),
             *batch_note(goal),
             *step_note(goal),

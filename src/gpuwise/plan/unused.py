@@ -46,6 +46,10 @@ def unused(goal: Goal, s: Strategy) -> Iterator[str]:
         yield "a loss in chunks makes no difference: the model has no head over a vocabulary"
     if wishes.packed_document_len is not None and wishes.packed_document_len >= goal.seq_len:
         yield f"packing makes no difference: documents of {wishes.packed_document_len:,} tokens fill {goal.seq_len:,}"
+
+
+def of_stack(s: Strategy) -> Iterator[str]:
+    """What the software of ``s`` does that its time does not show."""
     if s.stack == "deepspeed" and s.sharding == "zero3" and s.recompute != "full":
         yield "a model that is not made under deepspeed.zero.Init keeps gathered weights longer: --stack deepspeed-script"
     if s.optimizer in PAGED:

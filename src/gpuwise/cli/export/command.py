@@ -74,8 +74,8 @@ def export(
         return _serve(document, plan, to, out, json)
     if driver is not None and (not driver[:1].isdigit() or driver.strip(".0123456789") or parse_version(driver) < (100,)):
         raise InputError(f"--driver: {driver!r} is no version of NVIDIA's driver", hint="write it like 570.86")
-    job, lacking = (
-        (_read(document, plan, on, tokens), ()) if document is not None else _planned(plan, to, on, tokens, training, fixed)
+    job, lacking, unused = (
+        (_read(document, plan, on, tokens), (), ()) if document is not None else _planned(plan, to, on, tokens, training, fixed)
     )
     job = replace(job, driver=driver)
     if data is not None:
@@ -84,6 +84,7 @@ def export(
     # of a plan's file nothing can be planned again: where no tool is named, one that can express it
     tool = own if lacking or (to or "").rpartition(":")[2] in TOOLS else able_tool(job, own, engine)
     files = write(job, tool, engine)
+    files = replace(files, notes=(*files.notes, *unused))
     if tool is not own:
         gaps = "; ".join(gaps_of(job, own, engine))
         files = replace(files, notes=(f"the times are planned for {own.version}, which has no way to say: {gaps}", *files.notes))
@@ -118,14 +119,16 @@ def _read(document: dict[str, Any], file: str, on: str | None, tokens: float | N
 
 def _planned(
     model: str, to: str | None, on: str | None, tokens: float | None, training: Training, fixed: LayoutOptions
-) -> tuple[Job, tuple[str, ...]]:
-    """The job that ``model`` is planned as for the tool of ``to``, and what of the fastest plan the tool cannot say."""
+) -> tuple[Job, tuple[str, ...], tuple[str, ...]]:
+    """The job that ``model`` is planned as for the tool of ``to``, what of the fastest plan the tool cannot say, and options that
+    the job has no use for."""
     from dataclasses import replace
 
     from gpuwise.cli.this_machine import cluster_or_text
     from gpuwise.export.targets import device_gaps, find_target, gaps_of, stack_of
     from gpuwise.plan.api import make_plan
     from gpuwise.plan.job import job_of, job_within
+    from gpuwise.plan.unused import unused
 
     if on is None:
         raise InputError(
@@ -137,9 +140,11 @@ def _planned(
     plan = make_plan(model, cluster, wishes)
     job = job_of(plan)
     tool, engine = find_target(to, job.strategy.stack, adapters=job.strategy.lora_rank > 0)
-    if device_gaps(job):
-        return job, ()
-    return job_within(lambda w: make_plan(model, cluster, w), wishes, plan, lambda j: gaps_of(j, tool, engine), stack_of(to))
+    lacking: tuple[str, ...] = ()
+    if not device_gaps(job):
+        made = job_within(lambda w: make_plan(model, cluster, w), wishes, plan, lambda j: gaps_of(j, tool, engine), stack_of(to))
+        job, lacking = made
+    return job, lacking, tuple(unused(plan.goal, job.strategy))
 
 
 def read_job(name: str) -> Job:
