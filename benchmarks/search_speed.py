@@ -31,12 +31,12 @@ from gpuwise.facts.hardware.systems import Cluster
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.facts.models.catalogue import find_model
 from gpuwise.plan.space.conditions import Setting
-from gpuwise.plan.space.stack_rules import StackRules
 from gpuwise.plan.space.strategies import Block, blocks, full_space
 from gpuwise.plan.space.sweep import sweep
+from gpuwise.workload.stacks.layout import LayoutRules
 from gpuwise.workload.strategy import SCHEDULES, SHARDINGS, Strategy
 
-ANY_STACK = StackRules(
+ANY_STACK = LayoutRules(
     "union of all stacks",
     frozenset(SHARDINGS),
     frozenset(SHARDINGS),

@@ -359,6 +359,46 @@ def test_a_bad_price_gives_no_number(cell: str) -> None:
     assert caught.value.line == 2 and caught.value.hint
 
 
+# --- a stack is asked for its facts, not for its name ---
+
+MAY_NAME_STACKS = {
+    "calibrate/": "fits a stack's costs from runs of that software",
+    "plan/defaults.py": "the rule that picks the usual stack of a job returns it",
+}
+"""Folders and files outside ``workload/stacks`` that may compare with a stack's name, and why."""
+
+
+def _asked_by_name(file: Path, stacks: set[str]) -> Iterator[str]:
+    """Places where a stack's name is compared with, is a key or is in a collection of names."""
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Compare):
+            sides = [node.left, *node.comparators]
+            about = any(re.search(r"stack", ast.unparse(side)) for side in sides)
+            found = {c.value for side in sides for c in ast.walk(side) if isinstance(c, ast.Constant)} & stacks
+            if about and found:
+                yield f"{file.relative_to(PACKAGE)}:{node.lineno}: {ast.unparse(node)}"
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in ("startswith", "endswith"):
+            if "stack" in ast.unparse(node.func.value):
+                yield f"{file.relative_to(PACKAGE)}:{node.lineno}: {ast.unparse(node)}"
+        elif isinstance(node, ast.Dict | ast.Set | ast.Tuple | ast.List):
+            items = node.keys if isinstance(node, ast.Dict) else node.elts
+            found = {c.value for c in items if isinstance(c, ast.Constant)} & stacks
+            if found and found - {"eager", "compiled", "trainer", "deepspeed", "composer"}:  # words of other things too
+                yield f"{file.relative_to(PACKAGE)}:{node.lineno}: {', '.join(sorted(map(str, found)))}"
+
+
+def test_no_file_asks_for_a_stack_by_name() -> None:
+    from gpuwise.workload.stacks import STACKS
+
+    asked = [
+        place
+        for file in sorted(PACKAGE.rglob("*.py"))
+        if not file.relative_to(PACKAGE).as_posix().startswith(("workload/stacks/", *MAY_NAME_STACKS))
+        for place in _asked_by_name(file, set(STACKS))
+    ]
+    assert asked == []
+
+
 # --- a source on every fact ---
 
 
@@ -368,9 +408,8 @@ def test_every_fact_has_a_source() -> None:
     from gpuwise.facts.models.catalogue import models
     from gpuwise.facts.offers.offer import offers
     from gpuwise.facts.sources import sources
-    from gpuwise.predict.memory.memory_rules import find_memory_rules
     from gpuwise.workload.optimizer import RULES
-    from gpuwise.workload.stack import stacks
+    from gpuwise.workload.stacks.stack import find_stack, stacks
 
     rooms = (
         accelerators(),
@@ -383,7 +422,7 @@ def test_every_fact_has_a_source() -> None:
         RULES,
     )
     missing = [f"{type(row).__name__} {key}" for rows in rooms for key, row in rows.items() if not row.source.strip()]
-    missing += [f"memory rules {name}" for name in stacks() if not find_memory_rules(name).source.strip()]
+    missing += [f"memory rules {name}" for name in stacks() if not find_stack(name).memory.source.strip()]
     missing += [f"{o.provider} {o.instance}" for o in offers() if o.source_key not in sources()]
     missing += [s.key for s in sources().values() if s.kind not in ("rule", "measured", "estimate") and not s.url]
     assert missing == []

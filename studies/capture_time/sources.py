@@ -28,7 +28,7 @@ from gpuwise.predict.parallel.sharding_time import gradient_bytes, replicas_expo
 from gpuwise.predict.step.capture_time import captured_time
 from gpuwise.units import GIGA
 from gpuwise.workload.capture.record.capture import Capture
-from gpuwise.workload.stack import find_stack
+from gpuwise.workload.stacks.stack import find_stack
 from gpuwise.workload.step import Phase
 from studies.capture_time.tables import MeasuredStep, StepJob, examples_rows, lambda_rows, mlperf_rows, neusight_rows
 from studies.published.reference_transformers import UNSEEN_STACK_SIGMA

@@ -18,7 +18,7 @@ from gpuwise.facts.hardware.accelerators import accelerators
 from gpuwise.files import csv_rows, read_text
 from gpuwise.predict.practice import RULE_MFU, is_sharded, rate_of, scale_of
 from gpuwise.units import DAY_S, GIB, HOUR_S, TERA
-from gpuwise.workload.stack import FUSED_SINCE, HIDDEN_EXPERTS_SINCE, find_stack
+from gpuwise.workload.stacks.stack import FUSED_SINCE, HIDDEN_EXPERTS_SINCE, find_stack
 
 TABLE = Path("practice") / "published_runs.csv"
 WHOLE = {"gpu_hours": HOUR_S, "hours": HOUR_S, "days": DAY_S}

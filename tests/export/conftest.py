@@ -14,8 +14,8 @@ from gpuwise.facts.hardware.naming import find_cluster
 from gpuwise.facts.models.catalogue import find_model
 from gpuwise.plan.space.conditions import Setting
 from gpuwise.plan.space.rules import check_strategy
-from gpuwise.plan.space.stack_rules import find_stack_rules
 from gpuwise.workload.adapters import DEFAULT_TARGETS
+from gpuwise.workload.stacks.stack import find_stack
 from gpuwise.workload.strategy import CUDA_GRAPHS, EXPERT_DISPATCHES, OPTIMIZERS, PRECISIONS, RECOMPUTES, Strategy
 
 MODELS = (
@@ -53,7 +53,7 @@ def _jobs(stack: str, n: int) -> Iterator[Job]:
 def _draw(stack: str) -> Iterator[Job]:
     """Different jobs of ``stack`` without end."""
     draw = random.Random(stack)
-    rules = find_stack_rules(stack)
+    rules = find_stack(stack).layout
     seen: set[Strategy] = set()
     archs, clusters = [find_model(m) for m in MODELS], [find_cluster(c) for c in CLUSTERS]
     while True:

@@ -20,6 +20,7 @@ from gpuwise.export.job import Job
 from gpuwise.export.targets import TOOLS, command, gaps_of, write
 from gpuwise.facts.hardware.naming import find_cluster
 from gpuwise.facts.models.catalogue import find_model
+from gpuwise.workload.stacks.stack import find_stack
 from gpuwise.workload.strategy import Strategy
 
 Jobs = Callable[..., Iterator[Job]]
@@ -80,7 +81,7 @@ def test_the_trainer_reads_its_arguments_back(
                 2 if s.sharding == "none" else int(s.sharding[-1])
             )
         assert args.max_steps == (job.n_steps or -1)
-        assert args.use_liger_kernel == s.fused_loss and args.torch_compile == (s.stack in hf.COMPILED)
+        assert args.use_liger_kernel == s.fused_loss and args.torch_compile == find_stack(s.stack).export.torch_compile
         text = (tmp_path / "train.py").read_text()
         assert ("'eager'" in text) != s.fused_attention and ("load_in_4bit=True" in text) == s.quantized_base
         assert (f"r={s.lora_rank}, " in text and f"target_modules={hf.targets(s)!r}" in text) == (s.lora_rank > 0)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from importlib.resources import files
 
 from gpuwise.facts.hardware import systems as systems_room
 from gpuwise.facts.hardware.accelerators import ACCELERATOR_SCHEMA, ARCHITECTURE_SCHEMA, accelerators
@@ -141,29 +140,31 @@ def _models() -> list[str]:
 
 def _stacks() -> list[str]:
     from gpuwise.predict.step.stack_costs import StackCosts
-    from gpuwise.workload.stack import Stack, stacks
+    from gpuwise.workload.stacks import STACKS
+    from gpuwise.workload.stacks.layout import LayoutRules
+    from gpuwise.workload.stacks.memory import MemoryRules
+    from gpuwise.workload.stacks.stack import Exported, Instead, Stack
 
-    lines = ["## stacks.toml, memory_rules.toml and stacks.json", ""]
+    lines = ["## Stacks", ""]
     lines += [
-        "A stack is described in three places. `workload/stacks.toml` says which kernels run, "
-        "`predict/memory/memory_rules.toml` how memory is held, and `predict/coefficients/step/stacks.json` what "
-        "launches, gaps and overlaps cost, which is fitted.",
+        "A stack is one file of `workload/stacks`: facts about its kernels at the top, then the sections `[memory]`, `[layout]`, "
+        "`[instead]` and `[export]`. `like`, at the top and in a section, names the stack whose facts stand where none are "
+        "written. `predict/coefficients/step/stacks.json` says what launches, gaps and overlaps cost, which is fitted.",
         "",
-        f"Stacks: {', '.join(f'`{name}`' for name in stacks())}.",
+        f"Stacks: {', '.join(f'`{name}`' for name in STACKS)}.",
         "",
     ]
-    for title, cls in (("stacks.toml", Stack), ("stacks.json", StackCosts)):
+    sections = {"memory": MemoryRules, "layout": LayoutRules, "instead": Instead, "export": Exported}
+    parts = [("A stack", Stack), *((f"[{name}]", cls) for name, cls in sections.items()), ("stacks.json", StackCosts)]
+    for title, cls in parts:
         lines += [f"### {title}", "", "| field | type | |", "|---|---|---|"]
-        lines += [f"| `{f.name}` | `{f.type}` | {meaning} |" for f, meaning in field_meanings(cls)]
+        lines += [
+            f"| `{f.name}` | `{str(f.type).replace('|', chr(92) + '|')}` | {meaning} |"
+            for f, meaning in field_meanings(cls)
+            if f.name not in sections
+        ]
         lines.append("")
-    return [*lines, "### memory_rules.toml", "", "```text", *_memory_words(), "```", ""]
-
-
-def _memory_words() -> list[str]:
-    """What the head of ``memory_rules.toml`` says of its fields."""
-    text = files("gpuwise.predict.memory").joinpath("memory_rules.toml").read_text(encoding="utf-8")
-    head = text.partition("\n[")[0].strip().split("\n")
-    return [line.removeprefix("#").removeprefix(" ").rstrip() for line in head]
+    return lines
 
 
 def _coefficients() -> list[str]:

@@ -11,6 +11,7 @@ from gpuwise.export.job import Job
 from gpuwise.export.torchrun import started, torchrun
 from gpuwise.export.written import Written
 from gpuwise.export.yaml import to_yaml
+from gpuwise.workload.stacks.stack import find_stack
 
 VERSION = "axolotl 0.19.0"
 
@@ -42,7 +43,7 @@ def document(job: Job) -> dict[str, object]:
         "fp16": s.precision == "fp16",
         "tf32": s.precision == "tf32",
         "gradient_checkpointing": s.recompute == "full" and not hf.by_fsdp(s),
-        "torch_compile": s.stack in hf.COMPILED,
+        "torch_compile": find_stack(s.stack).export.torch_compile,
         "num_epochs": 1,
         "output_dir": job.output,
         "auto_resume_from_checkpoints": True,

@@ -12,6 +12,7 @@ from gpuwise.export.job import Job, writes_model
 from gpuwise.export.torchrun import PORT, started, torchrun
 from gpuwise.export.written import Written
 from gpuwise.export.yaml import to_yaml
+from gpuwise.workload.stacks.stack import find_stack
 from gpuwise.workload.strategy import Strategy
 
 TRAINER = "transformers 5.23"
@@ -27,16 +28,12 @@ OPTIMIZERS = {
     "sgd": "sgd",
 }
 ALWAYS: dict[str, int | str | bool] = {"cuda_graphs": "none"}
-COMPILED = ("compiled", "nanogpt", "compiled-fsdp")
-"""Stacks that were timed under torch.compile."""
-_DEEPSPEED_STACKS = ("eager", "compiled", "deepspeed", "deepspeed-script", "trainer", "nanogpt", "apex", "unsloth")
-"""Stacks whose sharding is DeepSpeed's, as the plan timed it; the others shard by FSDP."""
 _MODULES = {"attention": ["q_proj", "k_proj", "v_proj", "o_proj"], "mlp": ["gate_proj", "up_proj", "down_proj"]}
 
 
 def by_deepspeed(s: Strategy) -> bool:
     """Whether DeepSpeed shards or offloads, not FSDP."""
-    return s.sharding == "zero1" or (_wrapped(s) and s.sharding != "hybrid" and s.stack in _DEEPSPEED_STACKS)
+    return s.sharding == "zero1" or (_wrapped(s) and s.sharding != "hybrid" and find_stack(s.stack).export.shards_by_deepspeed)
 
 
 def by_fsdp(s: Strategy) -> bool:
@@ -96,7 +93,7 @@ def arguments(job: Job, *, sharding: bool = True) -> list[str]:
         out += [f"--{s.precision}"]
     elif s.precision == "tf32":
         out += ["--tf32", "True"]
-    if s.stack in COMPILED:
+    if find_stack(s.stack).export.torch_compile:
         out += ["--torch_compile"]
     if s.fused_loss:
         out += ["--use_liger_kernel"]

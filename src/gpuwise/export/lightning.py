@@ -11,6 +11,7 @@ from gpuwise.export.job import Job
 from gpuwise.export.torchrun import started, torchrun
 from gpuwise.export.written import Written
 from gpuwise.export.yaml import to_yaml
+from gpuwise.workload.stacks.stack import find_stack
 
 VERSION = "lightning 2.6"
 OPTIMIZERS = {"adamw": "AdamW", "sgd": "SGD", "momentum": "SGD"}
@@ -67,7 +68,7 @@ def document(job: Job) -> dict[str, object]:
         "learning_rate": job.learning_rate,
         "attention": "sdpa" if s.fused_attention else "eager",
         "recompute": s.recompute == "full",
-        "compiled": s.stack in hf.COMPILED,
+        "compiled": find_stack(s.stack).export.torch_compile,
         "tf32": s.precision == "tf32",
         "half": not s.master_weights,
         "shard": hf.by_fsdp(s),

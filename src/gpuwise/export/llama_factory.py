@@ -11,6 +11,7 @@ from gpuwise.export.job import Job
 from gpuwise.export.torchrun import started, torchrun
 from gpuwise.export.written import Written
 from gpuwise.export.yaml import to_yaml
+from gpuwise.workload.stacks.stack import find_stack
 
 VERSION = "llamafactory 0.9.5"
 
@@ -25,7 +26,7 @@ def gaps(job: Job) -> Iterator[str]:
         yield f"weights in {s.precision} without a copy" + (" under ZeRO-3" if s.precision == "bf16" else "")
     if s.quantized_base and not s.lora_rank:
         yield "weights in 4 bits without adapters"
-    if s.stack == "unsloth" and s.sharding == "zero3":
+    if find_stack(s.stack).export.unsloth and s.sharding == "zero3":
         yield "Unsloth under ZeRO-3"
 
 
@@ -49,7 +50,7 @@ def document(job: Job) -> dict[str, object]:
         "gradient_accumulation_steps": s.accumulation,
         "learning_rate": job.learning_rate,
         "optim": hf.OPTIMIZERS[s.optimizer],
-        "torch_compile": s.stack in hf.COMPILED,
+        "torch_compile": find_stack(s.stack).export.torch_compile,
     }
     if s.precision in ("bf16", "fp16", "tf32"):
         document[s.precision] = True
@@ -57,7 +58,7 @@ def document(job: Job) -> dict[str, object]:
         document["pure_bf16"] = True
     if s.fused_loss:
         document["enable_liger_kernel"] = True
-    if s.stack == "unsloth":
+    if find_stack(s.stack).export.unsloth:
         document["use_unsloth"] = True
     if job.n_steps is not None:
         document["max_steps"] = job.n_steps

@@ -23,6 +23,7 @@ from gpuwise.export.job import Job
 from gpuwise.export.tool import Tool
 from gpuwise.export.torchrun import host_threads, torchrun
 from gpuwise.export.written import Written, together
+from gpuwise.workload.stacks.stack import find_stack
 from gpuwise.workload.strategy import NEUTRAL, OPTIONS
 
 
@@ -64,6 +65,7 @@ TOOLS = {
             megatron.write,
             lambda j: ["pretrain_gpt.py", *megatron.arguments(j)],
             setup=megatron.SETUP,
+            stack="megatron-core",
         ),
         Tool(
             "megatron-bridge",
@@ -72,6 +74,7 @@ TOOLS = {
             megatron_bridge.write,
             lambda _: ["train.py"],
             setup=_pip("megatron-bridge==0.6.0"),
+            stack="megatron-core",
         ),
         Tool(
             "torchtitan",
@@ -82,6 +85,7 @@ TOOLS = {
             torchtitan.ALWAYS,
             torchtitan.packs,
             _pip("torchtitan==0.3.0"),
+            stack="compiled-fsdp",
         ),
         Tool(
             "trainer",
@@ -109,6 +113,7 @@ TOOLS = {
             _trainer,
             hugging_face.ALWAYS,
             setup=_pip(*_HUB, "deepspeed==0.19.*"),
+            stack="deepspeed",
         ),
         Tool(
             "lightning",
@@ -136,6 +141,7 @@ TOOLS = {
             _trainer,
             hugging_face.ALWAYS,
             setup=_pip("llamafactory==0.9.5", "deepspeed", "bitsandbytes==0.49.*"),
+            stack="deepspeed",
         ),
         Tool(
             "torchrun",
@@ -145,19 +151,10 @@ TOOLS = {
             lambda _: list(ranks.CHILD),
             ranks.ALWAYS,
             setup=_pip("gpuwise", "transformers==5.23.*", "datasets==4.*", "peft==0.21.*"),
+            stack="eager-fsdp",
         ),
     )
 }
-_OF_STACK = {"megatron-core": "megatron", "megatron-legacy": "megatron", "compiled-fsdp": "torchtitan", "deepspeed": "deepspeed"}
-_OF_STACK |= dict.fromkeys(("eager", "compiled", "eager-fsdp", "hf-fsdp", "trainer", "unsloth", "nanogpt"), "trainer")
-_STACK_OF = {
-    "megatron": "megatron-core",
-    "megatron-bridge": "megatron-core",
-    "torchtitan": "compiled-fsdp",
-    "torchrun": "eager-fsdp",
-}
-_STACK_OF |= dict.fromkeys(("trainer", "accelerate", "lightning", "axolotl"), "hf-fsdp")
-_STACK_OF |= dict.fromkeys(("deepspeed", "llama-factory"), "deepspeed")
 
 
 def _kind(tool: str) -> str:
@@ -169,7 +166,8 @@ def _kind(tool: str) -> str:
 
 def stack_of(target: str | None) -> str | None:
     """The stack that a model is planned for where a tool is named; None where none is."""
-    return _STACK_OF.get((target or "").rpartition(":")[2])
+    tool = TOOLS.get((target or "").rpartition(":")[2])
+    return tool and tool.stack
 
 
 def _image_notes(start: Start) -> tuple[str, ...]:
@@ -226,10 +224,9 @@ ENGINES = {
 
 
 def tool_of(stack: str, *, adapters: bool = False) -> Tool | None:
-    """The tool that a plan of ``stack`` is timed for; None where it is not one of these. Adapters in PyTorch with FSDP are the
-    Trainer's: torchtitan's are no options."""
-    name = "trainer" if stack == "compiled-fsdp" and adapters else _OF_STACK.get(stack)
-    return TOOLS[name] if name else None
+    """The tool that a plan of ``stack`` is timed for; None where it is not one of these."""
+    export = find_stack(stack).export
+    return TOOLS.get((adapters and export.tool_with_adapters) or export.tool)
 
 
 def command(job: Job) -> list[str]:
@@ -299,7 +296,7 @@ def not_written(job: Job, tool: Tool, engine: Engine | None = None) -> Iterator[
         if value not in (getattr(NEUTRAL, field), does) and matters.get(field, True):
             yield f"--{(OPTIONS[field].name or field).replace('_', '-')} {value}: {tool.version} has no setting for it ({does})"
     own = tool_of(s.stack, adapters=s.lora_rank > 0)
-    if s.stack != _STACK_OF[tool.name] and (own is None or _kind(own.name) != _kind(tool.name)):
+    if s.stack != tool.stack and (own is None or _kind(own.name) != _kind(tool.name)):
         yield f"--stack {s.stack}: the time of the plan is that of its kernels and launches, not of {tool.version}"
     if job.packed is not None and not tool.packs(job):
         yield f"--packed {job.packed}: {tool.version} is not asked to keep attention inside documents, as the plan counts it"
@@ -317,8 +314,8 @@ def write(job: Job, tool: Tool, engine: Engine | None = None) -> Written:
     missing = list(dict.fromkeys(tool.gaps(job)))
     if missing:
         able = [t.name for t in TOOLS.values() if t is not tool and not any(t.gaps(job))]
-        other = job.strategy.stack != _STACK_OF[tool.name] and not job.strategy.lora_rank
-        words = (f"plan for it, with --stack {_STACK_OF[tool.name]}, or" if other else "plan") + " without that part"
+        other = job.strategy.stack != tool.stack and not job.strategy.lora_rank
+        words = (f"plan for it, with --stack {tool.stack}, or" if other else "plan") + " without that part"
         words += f"; or --to {able[0]}, which has it" if able else ""
         raise InputError(f"{tool.version} has no way to say: {'; '.join(missing)}", hint=words)
     asked = tuple(not_written(job, tool, engine))

@@ -26,3 +26,5 @@ class Tool:
     """Whether attention stays inside documents that are packed into a sequence."""
     setup: str = ""
     """The shell command that puts it beside NVIDIA's build of PyTorch."""
+    stack: str = "hf-fsdp"
+    """The stack that a model is planned for where the tool is named."""

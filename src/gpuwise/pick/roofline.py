@@ -26,7 +26,7 @@ from gpuwise.predict.kernels.memory_bound import cache_rate
 from gpuwise.predict.kernels.registry import kernel_times
 from gpuwise.serve.engine import EngineConfig
 from gpuwise.serve.iteration import one_iteration, product_work
-from gpuwise.workload.stack import find_stack
+from gpuwise.workload.stacks.stack import find_stack
 from gpuwise.workload.step import Kind, OpTable, Phase, concatenate
 from gpuwise.workload.transformer.point import Point
 from gpuwise.workload.transformer.tables import transformer_tables

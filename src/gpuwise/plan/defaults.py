@@ -13,9 +13,8 @@ from gpuwise.facts.hardware.accelerators import Accelerator, accelerators
 from gpuwise.facts.hardware.systems import Cluster
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.facts.models.known_runs import KnownRun, known_runs
-from gpuwise.plan.space.stack_rules import find_stack_rules
 from gpuwise.units import format_count
-from gpuwise.workload.stack import FUSED_SINCE, HIDDEN_EXPERTS_SINCE, find_stack
+from gpuwise.workload.stacks.stack import FUSED_SINCE, HIDDEN_EXPERTS_SINCE, find_stack
 from gpuwise.workload.transformer.parameters import count_parameters
 
 PRETRAINING_SEQ_LEN = 8192
@@ -60,15 +59,6 @@ FULL_WHY = "Hugging Face's Trainer, which TRL, LLaMA-Factory and Axolotl run to 
 """Under DeepSpeed: alignment-handbook scripts/README.md (full fine-tuning of 7B on 8 A100 with ZeRO-3), LLaMA-Factory
 examples/train_full/*.yaml (ds_z3_config.json), TRL examples/accelerate_configs/deepspeed_zero3.yaml; on one GPU its optimizer
 can be in host memory. torchtune has not been developed since July 2025 (github.com/meta-pytorch/torchtune/issues/2883)."""
-
-STAND_INS = {
-    "megatron-core": ("compiled-fsdp", "hai-llm", "megatron-legacy"),
-    "compiled-fsdp": ("deepspeed", "torchtune", "megatron-core"),
-    "trainer": ("hf-fsdp", "torchtune", "deepspeed", "compiled-fsdp", "megatron-core"),
-    "hf-fsdp": ("torchtune", "deepspeed", "compiled-fsdp", "megatron-core"),
-    "deepspeed": ("hf-fsdp", "torchtune", "compiled-fsdp", "megatron-core"),
-}
-"""Stacks that are taken, the first that can, where the usual one does not have what was asked for."""
 
 
 def default_seq_len(arch: Architecture, *, fine_tuning: bool) -> tuple[int, str]:
@@ -135,18 +125,8 @@ def round_log2(x: float) -> int:
     return exponent
 
 
-FUSED_FROM = 8.0
-"""Compute capability from which Megatron's attention is fused: FlashAttention 2 (github.com/Dao-AILab/flash-attention) and
-cuDNN's (Transformer Engine's user guide). PyTorch's own memory-efficient kernel runs on older ones too."""
-
-
 FIRST_YEAR = 2017
 """Mixed precision (arXiv 1710.03740): no stack here trains as it was done before."""
-OLD_STACKS = {
-    "megatron-core": ("megatron-deepspeed", "what large models were trained with before 2023: BLOOM, MT-NLG"),
-    "compiled-fsdp": ("eager-fsdp", "PyTorch before torch.compile"),
-}
-"""What stood for today's usual stacks before :data:`FUSED_SINCE`."""
 SAME_RUN_RATIO = 2.0
 """A cluster of as many accelerators as a published run had, or of up to so many times more or less, is for that run."""
 
@@ -179,13 +159,13 @@ def unfused_attention(stack: str, accelerator: Accelerator, year: int | None = N
     """Why ``stack`` has no fused attention kernel on ``accelerator`` in ``year`` (today's where none is given); empty where it
     has one, as on devices whose capability is unknown."""
     capability = accelerator.compute_capability
-    if not find_stack(stack).fuses_attention:
+    facts = find_stack(stack)
+    if not facts.fuses_attention:
         return f"{stack} has none"
-    since = find_stack(stack).fused_since
-    if year is not None and year < since:
-        return f"of {since} and later"
-    if stack.startswith("megatron") and capability is not None and float(capability) < FUSED_FROM:
-        return f"those of {stack} need compute capability {FUSED_FROM}"
+    if year is not None and year < facts.fused_since:
+        return f"of {facts.fused_since} and later"
+    if capability is not None and float(capability) < facts.attention_capability:
+        return f"those of {stack} need compute capability {facts.attention_capability}"
     return ""
 
 
@@ -227,11 +207,13 @@ def default_stack(
     )
     # XLA compiled for TPUs before PyTorch did for GPUs
     if year is not None and year < FUSED_SINCE and cluster.accelerator.vendor.lower() in ("nvidia", "amd"):
-        return OLD_STACKS.get(stack, OLD_STACKS["compiled-fsdp"])
+        instead = find_stack(stack).instead
+        return instead.before_fused, instead.before_fused_why
     alone = cluster.n_accelerators == 1
     if _has(stack, options, adapters=fine_tuning, alone=alone):
         return stack, why
-    other = next((name for name in STAND_INS[stack] if _has(name, options, adapters=fine_tuning, alone=alone)), None)
+    others = find_stack(stack).instead.asked
+    other = next((name for name in others if _has(name, options, adapters=fine_tuning, alone=alone)), None)
     if other is None:
         return stack, why
     return other, f"{stack}, the usual one, does not have what was asked for"
@@ -243,7 +225,7 @@ def _has(stack: str, options: Mapping[str, int | str | bool], *, adapters: bool,
     fused, by_fsdp = find_stack(stack).chunks_loss or not options.get("fused_loss", False), find_stack(stack).offloads_parameters
     offloads = not (alone and options.get("offload_optimizer", False) and by_fsdp)
     own = {name: value for name, value in options.items() if not (by_fsdp and name == "offload_parameters")}
-    return fused and offloads and find_stack_rules(stack, adapters=adapters).has(own)
+    return fused and offloads and find_stack(stack).layout.under(adapters=adapters).has(own)
 
 
 def _usual_stack(

@@ -27,7 +27,7 @@ from gpuwise.units import LARGEST_COUNT, LONGEST_SEQUENCE
 from gpuwise.workload.adapters import DEFAULT_TARGETS, adapted_products
 from gpuwise.workload.changes.strategy import LORA_RANK, LOW_PRECISION
 from gpuwise.workload.optimizer import BITSANDBYTES, parameter_bytes
-from gpuwise.workload.stack import HIDDEN_EXPERTS_SINCE, find_stack
+from gpuwise.workload.stacks.stack import HIDDEN_EXPERTS_SINCE, find_stack
 from gpuwise.workload.strategy import CHOICES, DEGREES, Strategy
 from gpuwise.workload.transformer.point import NF4_BYTES_PER_PARAMETER
 

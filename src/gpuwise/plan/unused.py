@@ -20,6 +20,7 @@ from gpuwise.plan.space.search import estimate_all
 from gpuwise.predict.step.training import TrainingEstimate
 from gpuwise.units import HOUR_S, format_count, format_duration
 from gpuwise.workload.optimizer import PAGED
+from gpuwise.workload.stacks.stack import find_stack
 from gpuwise.workload.strategy import Strategy
 
 
@@ -50,8 +51,8 @@ def unused(goal: Goal, s: Strategy) -> Iterator[str]:
 
 def of_stack(s: Strategy) -> Iterator[str]:
     """What the software of ``s`` does that its time does not show."""
-    if s.stack == "deepspeed" and s.sharding == "zero3" and s.recompute != "full":
-        yield "a model that is not made under deepspeed.zero.Init keeps gathered weights longer: --stack deepspeed-script"
+    if (script := find_stack(s.stack).instead.own_script) and s.sharding == "zero3" and s.recompute != "full":
+        yield f"a model that is not made under deepspeed.zero.Init keeps gathered weights longer: --stack {script}"
     if s.optimizer in PAGED:
         yield "what moving pages of optimizer states costs where memory is short is not in the time"
 

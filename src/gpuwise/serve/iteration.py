@@ -25,7 +25,7 @@ from gpuwise.predict.estimate import Basis, Estimate, weakest
 from gpuwise.serve.engine import EngineConfig, EngineCosts, check_formats, engine_costs
 from gpuwise.serve.iteration_kernels import row_times
 from gpuwise.serve.splits import check_split
-from gpuwise.workload.stack import find_stack
+from gpuwise.workload.stacks.stack import find_stack
 from gpuwise.workload.step import Kind, OpTable, Phase, concatenate
 from gpuwise.workload.transformer.point import Point
 from gpuwise.workload.transformer.tables import transformer_tables

@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields, replace
 
 from gpuwise.workload.adapters import DEFAULT_TARGETS
 from gpuwise.workload.fields import Option, option
+from gpuwise.workload.stacks import STACKS
 
 PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "fp8", "mxfp8", "nvfp4")
 """Arithmetic of the matrix products. fp16 implies loss scaling; fp8 and below keep bf16 for the rest."""
@@ -27,28 +28,6 @@ OPTIMIZERS = (
 )
 SCHEDULES = ("gpipe", "1f1b", "interleaved", "zero-bubble", "dualpipe", "dualpipe-v")
 """Pipeline schedules (``predict.parallel.pipeline``)."""
-STACKS = (
-    "eager",
-    "compiled",
-    "eager-fsdp",
-    "compiled-fsdp",
-    "composer",
-    "megatron-core",
-    "megatron-legacy",
-    "megatron-deepspeed",
-    "nanotron",
-    "deepspeed",
-    "deepspeed-script",
-    "torchtune",
-    "hf-fsdp",
-    "trainer",
-    "litgpt",
-    "nanogpt",
-    "unsloth",
-    "vtrain",
-    "hai-llm",
-    "apex",
-)
 CONTEXT_PARALLELS = ("ring", "ulysses")
 EXPERT_DISPATCHES = ("all-to-all", "deepep", "deepep-fp8")
 """How tokens travel to their experts: a copy to every expert (NCCL), or one to every system and rank that has any of them

@@ -14,11 +14,11 @@ from gpuwise.facts.models.architecture import Architecture
 from gpuwise.facts.models.catalogue import find_model
 from gpuwise.plan.space.conditions import Setting
 from gpuwise.plan.space.rules import RULES, allowed, check_strategy
-from gpuwise.plan.space.stack_rules import STACK_RULES, find_stack_rules
 from gpuwise.plan.space.strategies import advised, default_space, fixed_space
 from gpuwise.predict.step.columns import Columns
-from gpuwise.workload.stack import stacks
-from gpuwise.workload.strategy import RECOMPUTES, SCHEDULES, SHARDINGS, STACKS, Strategy
+from gpuwise.workload.stacks import STACKS
+from gpuwise.workload.stacks.stack import find_stack
+from gpuwise.workload.strategy import RECOMPUTES, SCHEDULES, SHARDINGS, Strategy
 
 ARCH = find_model("llama-3.1-8b")
 MOE = find_model("mixtral-8x7b")
@@ -156,9 +156,8 @@ def test_key_value_heads_may_be_copied() -> None:
 
 
 def test_every_stack_has_rules() -> None:
-    assert set(STACK_RULES) == set(STACKS) == set(stacks())
     for name in STACKS:
-        rules = find_stack_rules(name)
+        rules = find_stack(name).layout
         assert rules.source
         assert rules.shardings_with_pipeline <= rules.shardings <= set(SHARDINGS)
         assert rules.schedules <= set(SCHEDULES)
@@ -166,9 +165,9 @@ def test_every_stack_has_rules() -> None:
 
 
 def test_adapters_have_rules_of_their_own_where_another_tool_trains_them() -> None:
-    plain, adapted = find_stack_rules("compiled-fsdp"), find_stack_rules("compiled-fsdp", adapters=True)
+    plain, adapted = find_stack("compiled-fsdp").layout, find_stack("compiled-fsdp").layout.under(adapters=True)
     assert plain.tensor and not adapted.tensor
-    assert find_stack_rules("trainer", adapters=True) is find_stack_rules("trainer")
+    assert find_stack("trainer").layout.under(adapters=True) is find_stack("trainer").layout
 
 
 def test_what_the_tool_has_no_option_for_is_laid_out_only_where_it_is_asked_for() -> None:

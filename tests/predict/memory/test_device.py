@@ -10,13 +10,15 @@ from gpuwise.facts.models.catalogue import find_model
 from gpuwise.predict.memory.context import communicator_bytes, context_bytes
 from gpuwise.predict.memory.device import METRICS, stack_memory, usable_bytes
 from gpuwise.predict.memory.library_workspaces import library_workspace_bytes
-from gpuwise.predict.memory.memory_rules import MemoryRules, find_memory_rules, memory_rules
 from gpuwise.predict.memory.saved import saved_of_points
 from gpuwise.predict.memory.strategies import memory_columns
 from gpuwise.predict.step.columns import Columns
 from gpuwise.predict.step.evaluate import points_of
 from gpuwise.units import GIB, MIB
-from gpuwise.workload.strategy import STACKS, Strategy
+from gpuwise.workload.stacks import STACKS
+from gpuwise.workload.stacks.memory import MemoryRules
+from gpuwise.workload.stacks.stack import find_stack
+from gpuwise.workload.strategy import Strategy
 
 
 @pytest.mark.parametrize(
@@ -75,8 +77,8 @@ def test_every_stack_has_constants_and_an_unknown_one_extrapolates() -> None:
 
 def test_rules_are_strict() -> None:
     with pytest.raises(UnknownNameError, match="megatron"):
-        find_memory_rules("megatron-cor")
-    rules = memory_rules()["eager"]
+        find_stack("megatron-cor")
+    rules = find_stack("eager").memory
     fields = {f: getattr(rules, f) for f in MemoryRules.__slots__}
     with pytest.raises(DataError, match="gradients must be one of"):
         MemoryRules(**{**fields, "gradients": "sometimes"})

@@ -6,7 +6,7 @@ import pytest
 
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.predict.memory.saved import saved_of_points
-from gpuwise.workload.stack import find_stack
+from gpuwise.workload.stacks.stack import find_stack
 from gpuwise.workload.transformer.point import Point
 
 H, F, A, K, D, V = 1024, 4096, 16, 4, 64, 32000

@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 
 from gpuwise.facts.hardware.naming import find_cluster
 from gpuwise.facts.models.architecture import Architecture, Moe
-from gpuwise.predict.memory.memory_rules import find_memory_rules
 from gpuwise.predict.memory.states import StageStates, stage_states
 from gpuwise.predict.parallel.shards import stages
 from gpuwise.predict.step.columns import Columns
 from gpuwise.workload.adapters import DEFAULT_TARGETS, adapter_parameters
 from gpuwise.workload.optimizer import parameter_bytes
+from gpuwise.workload.stacks.stack import find_stack
 from gpuwise.workload.strategy import OPTIMIZERS, Strategy
 from gpuwise.workload.transformer.parameters import count_parameters
 
@@ -37,7 +37,7 @@ SYSTEM = find_cluster("8xH100-SXM").system
 
 def states(arch: Architecture, s: Strategy) -> list[StageStates]:
     c = Columns.from_strategies([s])
-    return stage_states(arch, SYSTEM.count, c, stages(arch, c, float(arch.n_layers)), find_memory_rules(s.stack))
+    return stage_states(arch, SYSTEM.count, c, stages(arch, c, float(arch.n_layers)), find_stack(s.stack).memory)
 
 
 def test_stages_that_no_strategy_has_are_not_made() -> None:

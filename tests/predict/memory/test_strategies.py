@@ -12,13 +12,14 @@ from gpuwise.facts.hardware.systems import System
 from gpuwise.facts.models.architecture import Architecture, Mla, Moe
 from gpuwise.facts.models.catalogue import find_model
 from gpuwise.predict.memory.device import METRICS
-from gpuwise.predict.memory.memory_rules import find_memory_rules
 from gpuwise.predict.memory.saved import saved_of_points
 from gpuwise.predict.memory.strategies import PARTS, STAGES, MemoryColumns, memory_columns
 from gpuwise.predict.step.columns import Columns
 from gpuwise.predict.step.evaluate import points_of
 from gpuwise.units import GIB, GIGA
-from gpuwise.workload.strategy import STACKS, Strategy
+from gpuwise.workload.stacks import STACKS
+from gpuwise.workload.stacks.stack import find_stack
+from gpuwise.workload.strategy import Strategy
 from gpuwise.workload.transformer.parameters import count_parameters
 
 LLAMA_70B_L12 = Architecture(
@@ -351,7 +352,7 @@ def test_offloading_never_needs_more(arch: Architecture, s: Strategy) -> None:
 
 def test_every_stack_has_rules() -> None:
     for stack in STACKS:
-        assert find_memory_rules(stack).source
+        assert find_stack(stack).memory.source
 
 
 @pytest.mark.parametrize(("seq_len", "reserved_gib"), [(8192, 16.3), (65536, 37.5), (131072, 66.5), (262144, 124.5)])

@@ -12,7 +12,7 @@ from gpuwise.predict.memory.kv_cache import VLLM, kv_cache_bytes, state_bytes
 from gpuwise.predict.step.training import estimate
 from gpuwise.serve.engine import EngineConfig
 from gpuwise.serve.iteration import iteration_time
-from gpuwise.workload.stack import find_stack
+from gpuwise.workload.stacks.stack import find_stack
 from gpuwise.workload.step import Phase
 from gpuwise.workload.strategy import Strategy
 from gpuwise.workload.transformer.parameters import count_parameters

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuwise.facts.models.architecture import Architecture, Moe
-from gpuwise.workload.stack import find_stack
+from gpuwise.workload.stacks.stack import find_stack
 from gpuwise.workload.step import Kind, Phase
 from gpuwise.workload.transformer.parameters import count_parameters
 from gpuwise.workload.transformer.point import Point

@@ -11,7 +11,7 @@ from gpuwise.facts.models.architecture import Architecture
 from gpuwise.facts.models.catalogue import find_model
 from gpuwise.workload.adapters import DEFAULT_TARGETS, adapter_parameters
 from gpuwise.workload.capture.record.capture import Capture, Category
-from gpuwise.workload.stack import find_stack
+from gpuwise.workload.stacks.stack import find_stack
 from gpuwise.workload.step import Phase
 from gpuwise.workload.transformer.parameters import count_parameters
 from gpuwise.workload.transformer.point import NF4_BYTES_PER_PARAMETER, Point

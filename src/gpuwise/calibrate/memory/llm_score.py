@@ -29,12 +29,13 @@ from gpuwise.facts.hardware.naming import find_cluster
 from gpuwise.facts.hardware.systems import System
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.predict.memory.device import StackMemory
-from gpuwise.predict.memory.memory_rules import MemoryRules, find_memory_rules
 from gpuwise.predict.memory.saved import saved_of_points
 from gpuwise.predict.memory.strategies import MemoryColumns, memory_columns
 from gpuwise.predict.step.columns import Columns
 from gpuwise.predict.step.evaluate import points_of
 from gpuwise.units import GIB
+from gpuwise.workload.stacks.memory import MemoryRules
+from gpuwise.workload.stacks.stack import find_stack
 from gpuwise.workload.strategy import Strategy
 from gpuwise.workload.transformer.parameters import count_parameters
 
@@ -105,7 +106,7 @@ def settings(row: LlmRow) -> tuple[Strategy, MemoryRules]:
     strategy = row.strategy
     if strategy is None:
         raise UnpredictableError(row.reason)
-    rules = find_memory_rules(strategy.stack)
+    rules = find_stack(strategy.stack).memory
     if row.software == "litgpt":
         # chunked_cross_entropy in the compute format; its recipes accumulate (global batch 8 to 64)
         return strategy.with_(accumulation=2), replace(rules, loss_half=2.0, loss_fp32=0.0)

@@ -31,12 +31,12 @@ from gpuwise.predict.coefficients import load_json
 from gpuwise.predict.memory.context import communicator_bytes, context_bytes
 from gpuwise.predict.memory.device import StackMemory, usable_bytes
 from gpuwise.predict.memory.library_workspaces import library_workspace_bytes
-from gpuwise.predict.memory.memory_rules import find_memory_rules
 from gpuwise.predict.memory.saved import saved_of_points
 from gpuwise.predict.memory.strategies import MemoryColumns, memory_columns
 from gpuwise.predict.step.columns import Columns
 from gpuwise.predict.step.evaluate import points_of
 from gpuwise.units import GIGA, MIB
+from gpuwise.workload.stacks.stack import find_stack
 from gpuwise.workload.strategy import Strategy
 
 F64 = NDArray[np.float64]
@@ -162,7 +162,7 @@ def job_memory(
     more_logits: float = 0.0,
 ) -> MemoryColumns:
     """Memory of a one-device training job; ``more_logits``: fp32 copies of the logits beyond those of today's loss."""
-    rules = find_memory_rules(strategy.stack)
+    rules = find_stack(strategy.stack).memory
     rules = replace(rules, eager_modules=eager_modules, loss_fp32=rules.loss_fp32 + more_logits)
     columns = Columns.from_strategies([strategy])
     points, index = points_of(columns, seq_len)

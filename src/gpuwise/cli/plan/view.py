@@ -33,6 +33,7 @@ from gpuwise.text import capital
 from gpuwise.units import format_bytes, format_count, format_duration, format_usd
 from gpuwise.workload.adapters import DEFAULT_TARGETS, targets_text
 from gpuwise.workload.optimizer import on_host
+from gpuwise.workload.stacks.stack import find_stack
 from gpuwise.workload.transformer.parameters import count_parameters
 
 if TYPE_CHECKING:
@@ -171,7 +172,7 @@ def _layout_rows(plan: Plan[TrainingEstimate], best: Option[TrainingEstimate]) -
         yield "sequence parallel", "yes" if s.sequence_parallel else "no"
     if s.cp > 1:
         yield "context exchange", s.context_parallel
-    if s.ep > 1 and s.stack == "megatron-core":
+    if s.ep > 1 and find_stack(s.stack).layout.chooses_dispatch:
         behind = ", behind other work" if s.overlap_ep else ""
         yield "expert exchange", f"{s.expert_dispatch}{behind}; CUDA graphs: {s.cuda_graphs}"
     if s.etp > 1:
@@ -388,6 +389,6 @@ def _nothing_fits(to: Console, plan: Plan[TrainingEstimate]) -> None:
     _bullets(to, "Assumed", plan.goal.assumed, "dim")
     tries = ["`gpuwise fit` lists what would make it fit, and at what cost in speed"]
     s = e.strategy
-    if plan.goal.arch.moe is not None and s.stack.startswith("megatron") and s.tp > s.etp:
+    if plan.goal.arch.moe is not None and find_stack(s.stack).layout.expert_tensor and s.tp > s.etp:
         tries.append(f"--etp {s.tp}: Megatron-Core divides experts over tensor ranks where nothing else is said")
     _bullets(to, "Try", tries)

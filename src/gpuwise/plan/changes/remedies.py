@@ -33,7 +33,7 @@ from gpuwise.workload.changes.change import Change
 from gpuwise.workload.changes.registry import ADAPTERS, CHANGES, SAME, STATES, label, on_strategy
 from gpuwise.workload.changes.strategy import LORA_RANK, StrategyEffect, changes_between
 from gpuwise.workload.optimizer import on_host
-from gpuwise.workload.stack import find_stack
+from gpuwise.workload.stacks.stack import find_stack
 from gpuwise.workload.strategy import Strategy
 
 LARGEST_MICRO_BATCH = 256

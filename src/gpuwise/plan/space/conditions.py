@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 from gpuwise.errors import UnpredictableError
 from gpuwise.facts.hardware.systems import Cluster
 from gpuwise.facts.models.architecture import Architecture
-from gpuwise.plan.space.stack_rules import StackRules, find_stack_rules
 from gpuwise.predict.kernels.transfer import host_link_bytes_per_s
 from gpuwise.predict.parallel.pipeline import DUALPIPE, INTERLEAVED, folded
 from gpuwise.predict.step.columns import Columns
 from gpuwise.workload.optimizer import BITSANDBYTES
-from gpuwise.workload.stack import find_stack
+from gpuwise.workload.stacks.layout import LayoutRules
+from gpuwise.workload.stacks.stack import find_stack
 from gpuwise.workload.strategy import RECOMPUTES, SCHEDULES, SHARDINGS, Strategy
 
 Mask = NDArray[np.bool_]
@@ -71,7 +71,7 @@ class Setting:
     topology: Topology
     seq_len: int
     global_batch: int
-    stack: StackRules
+    stack: LayoutRules
     stack_name: str
     context_parallel: str = "ring"
     widens_gradients: bool = False
@@ -80,7 +80,7 @@ class Setting:
     def of(cls, arch: Architecture, cluster: Cluster, base: Strategy, seq_len: int, global_batch: int) -> Setting:
         """The setting in which strategies with ``base``'s stack and adapters are judged. Raises UnknownNameError for a
         stack."""
-        rules = find_stack_rules(base.stack, adapters=base.lora_rank > 0)
+        rules = find_stack(base.stack).layout.under(adapters=base.lora_rank > 0)
         return cls(
             arch,
             cluster,
@@ -183,7 +183,7 @@ def expert_tensor(s: Setting, c: Columns) -> Mask:
     """Experts are divided over some of the tensor ranks, or do not divide over them."""
     etp = c.base.etp
     ffn = 0 if s.arch.moe is None else s.arch.moe.expert_ffn
-    broken = (c.tp != etp) | (ffn % etp != 0) | (not s.stack_name.startswith("megatron"))
+    broken = (c.tp != etp) | (ffn % etp != 0) | (not s.stack.expert_tensor)
     return np.full(1, etp > 1) & broken
 
 

@@ -11,19 +11,18 @@ from typing import Protocol, TypeVar
 import numpy as np
 
 from gpuwise.errors import LayoutError
-from gpuwise.plan.defaults import STAND_INS, TRAINER_WHY
+from gpuwise.plan.defaults import TRAINER_WHY
 from gpuwise.plan.goal import Goal, on_stack, usual_recompute
 from gpuwise.plan.space.conditions import Setting
 from gpuwise.plan.space.nearest import nearest_batch, nearest_clusters
 from gpuwise.plan.space.rules import check_strategy
-from gpuwise.plan.space.stack_rules import find_stack_rules
 from gpuwise.plan.space.strategies import Block, Space, advised, blocks, default_space, fixed_space, full_space
 from gpuwise.plan.space.sweep import SQUEEZED, Candidates, Sweep, beside, least_bytes_on, sweep
 from gpuwise.predict.memory.device import usable_bytes
 from gpuwise.predict.step.columns import base_of
 from gpuwise.predict.step.training import TrainingEstimate, estimates
 from gpuwise.workload.optimizer import BITSANDBYTES, PAGED_FORM, on_host
-from gpuwise.workload.stack import find_stack
+from gpuwise.workload.stacks.stack import find_stack
 from gpuwise.workload.strategy import Strategy
 
 FRONT_LENGTH, SLOWEST = 8, 3.0
@@ -54,9 +53,6 @@ class SearchResult:
         return self.ranked[:1]
 
 
-HALF_GRADIENT_STACKS = ("megatron-core", "deepspeed")
-"""Stacks with an option for gradients in 16 bits: Megatron-Core ``--grad-reduce-in-bf16``, which the performance recipes of NeMo
-and Megatron-Bridge turn on (``grad_reduce_in_fp32 = False``), DeepSpeed ``grad_accum_dtype``."""
 NOT_HALF = ("fp32", "tf32", "fp16")
 """Formats of the products beside which gradients are not in bf16."""
 WORTH_HALF_GRADIENTS = 1.25
@@ -179,13 +175,13 @@ def _with_parameters(goal: Goal, ranked: Sequence[TrainingEstimate]) -> Iterator
     if not open_ or on_gpu or first.offload_parameters or (held and not ranked[0].strategy.offload_optimizer):
         return
     moved, how = goal, "ZeRO-3's offload_param"
-    if not find_stack_rules(first.stack).offload_parameters or first.quantized_base:
+    if not find_stack(first.stack).layout.offload_parameters or first.quantized_base:
         asked = held or wishes.stack is not None or any(f in wishes.fixed for f in LAYOUT)
         other = None if asked else _offloads_parameters(goal)
         if other is None:
             return
         moved, how = on_stack(goal, other, f"{first.stack}, the usual one, keeps the weights on the device"), f"stack {other}"
-    by_option = find_stack_rules(moved.bases[0].stack).offload_parameters
+    by_option = find_stack(moved.bases[0].stack).layout.offload_parameters
     bases = tuple(b.with_(offload_parameters=by_option) for b in moved.bases)
     moved = replace(moved, bases=bases, wishes=replace(wishes, fixed={**wishes.fixed, "offload_optimizer": True}))
     why = "larger micro-batches fit than" if held else _nothing(goal)
@@ -196,8 +192,8 @@ def _offloads_parameters(goal: Goal) -> str | None:
     """The first stack that stands in for the goal's and can keep the weights in host memory, laid out as asked for; FSDP does so
     on several accelerators, DeepSpeed with weights that are not in 4 bits."""
     first, alone = goal.bases[0], goal.cluster.n_accelerators == 1
-    for name in STAND_INS.get(first.stack, ()):
-        rules = find_stack_rules(name, adapters=first.lora_rank > 0)
+    for name in find_stack(first.stack).instead.asked:
+        rules = find_stack(name).layout.under(adapters=first.lora_rank > 0)
         offloads = rules.offload_optimizer and (
             (rules.offload_parameters and not first.quantized_base) or (find_stack(name).offloads_parameters and not alone)
         )
@@ -211,11 +207,14 @@ def _with_half(goal: Goal, ranked: Sequence[TrainingEstimate]) -> Iterator[tuple
     the option, then in Megatron-Core with AdamW's moments in bf16 as well, each with a note that says so."""
     wishes, bases = goal.wishes, tuple(b for b in goal.bases if b.precision not in NOT_HALF and b.gradient_dtype == "fp32")
     open_ = wishes.gradient_dtype is None and wishes.fixed.get("offload_optimizer") is None and not wishes.fine_tuning
-    if not (open_ and bases and bases[0].stack in HALF_GRADIENT_STACKS and ranked and ranked[0].strategy.offload_optimizer):
+    if not (open_ and bases and ranked and ranked[0].strategy.offload_optimizer):
+        return
+    rules = find_stack(bases[0].stack).layout
+    if not rules.half_gradients:
         return
     half = tuple(b.with_(gradient_dtype="bf16") for b in bases)
     yield replace(goal, bases=half), HALF_GRADIENTS
-    if wishes.optimizer is None and half[0].stack == "megatron-core" and goal.arch.moe is not None:
+    if wishes.optimizer is None and rules.half_moments and goal.arch.moe is not None:
         yield replace(goal, bases=tuple(b.with_(optimizer="adamw-bf16") for b in half)), HALF_MOMENTS
 
 
@@ -244,10 +243,11 @@ def _lighter(goal: Goal, why: str) -> Iterator[tuple[Goal, str]]:
 def _by_fsdp(goal: Goal) -> Goal | None:
     """Adapters on the stack that divides the weights; None where that was not left open, or they are divided already."""
     stack = goal.bases[0].stack
-    whole = find_stack_rules(stack, adapters=True).shardings == frozenset({"none"})
+    whole = find_stack(stack).layout.under(adapters=True).shardings == frozenset({"none"})
     if goal.wishes.stack is not None or not (goal.wishes.fine_tuning and whole and goal.cluster.n_accelerators > 1):
         return None
-    return on_stack(goal, STAND_INS[stack][0], f"{TRAINER_WHY}; the whole model on every GPU does not fit, or fills it: FSDP")
+    instead = find_stack(stack).instead.asked[0]
+    return on_stack(goal, instead, f"{TRAINER_WHY}; the whole model on every GPU does not fit, or fills it: FSDP")
 
 
 def _nothing(goal: Goal) -> str:
@@ -551,7 +551,7 @@ def completed(goal: Goal, base: Strategy) -> Strategy:
     if int(fixed.get("virtual_stages", 1)) > 1:
         fixed.setdefault("schedule", "interleaved")
     fixed.setdefault("recompute", "full" if int(fixed.get("recompute_every", 1)) > 1 else usual_recompute(base))
-    fixed.setdefault("sequence_parallel", find_stack_rules(base.stack).sequence_parallel)
+    fixed.setdefault("sequence_parallel", find_stack(base.stack).layout.sequence_parallel)
     return base.with_(**fixed)
 
 

@@ -18,7 +18,8 @@ from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.predict.coefficients import load_json
 from gpuwise.predict.estimate import Basis
 from gpuwise.units import GIB
-from gpuwise.workload.stack import stacks
+from gpuwise.workload.stacks import STACKS
+from gpuwise.workload.stacks.stack import find_stack
 
 F64 = NDArray[np.float64]
 METRICS = ("allocated", "reserved", "device")
@@ -53,7 +54,7 @@ def stack_memory(stack: str) -> StackMemory:
     try:
         if stack in table:
             return StackMemory(**table[stack])
-        like = stacks()[stack].like if stack in stacks() else ""
+        like = find_stack(stack).like if stack in STACKS else ""
         return replace(StackMemory(**table[like if like in table else "default"]), basis="derived")
     except TypeError as error:
         raise DataError(f"memory.json: {stack}: {error}") from None

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from gpuwise.dtypes import FORMAT_BYTES
 from gpuwise.facts.models.architecture import Architecture
-from gpuwise.predict.memory.memory_rules import MemoryRules, find_memory_rules
+from gpuwise.workload.stacks.memory import MemoryRules
+from gpuwise.workload.stacks.stack import find_stack
 from gpuwise.workload.step import Kind, OpTable, Phase
 from gpuwise.workload.strategy import RECOMPUTES
 from gpuwise.workload.transformer.point import QUANTIZED, Point
@@ -92,7 +93,7 @@ def collect(saved: Sequence[PointSaved]) -> SavedBytes:
 
 def point_saved(arch: Architecture, point: Point, tables: TransformerTables, rules: MemoryRules | None = None) -> PointSaved:
     """What ``tables`` (of ``arch`` at ``point``) keep and need at their worst moments."""
-    rules = rules or find_memory_rules(point.stack.name)
+    rules = rules or find_stack(point.stack.name).memory
     boundary = point.shard_tokens * arch.hidden * point.stream_bytes
     layered = [(t, tables.layer_counts[kind]) for kind, t in tables.layers.items()]
     if tables.encoder is not None:

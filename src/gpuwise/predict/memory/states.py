@@ -25,20 +25,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuwise.facts.models.architecture import Architecture
-from gpuwise.predict.memory.memory_rules import MemoryRules
 from gpuwise.predict.parallel.pipeline import copies
 from gpuwise.predict.parallel.shards import Stages
 from gpuwise.predict.step.columns import Columns
 from gpuwise.workload.adapters import adapter_parameters
 from gpuwise.workload.optimizer import PAGED, autocasts, frozen_bytes, parameter_bytes
-from gpuwise.workload.stack import find_stack
+from gpuwise.workload.stacks.memory import MemoryRules
+from gpuwise.workload.stacks.stack import find_stack
 from gpuwise.workload.strategy import RECOMPUTES, SHARDINGS
 from gpuwise.workload.transformer.parameters import ParameterCount, count_parameters
 
 F64 = NDArray[np.float64]
 NONE, ZERO2, ZERO3, HYBRID = (SHARDINGS.index(s) for s in ("none", "zero2", "zero3", "hybrid"))
-DEEPSPEED_BUCKET_ELEMENTS = 5e8
-"""DeepSpeed's default reduce_bucket_size and allgather_bucket_size (docs/config-json.md)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,8 +147,8 @@ def _stage(
     half = b.weight * (dense + expert) * has_half
     replicated = (c.sharding == NONE) & (c.dp * c.cp > 1)
     buckets = np.where(replicated & rules.bucket_copy, b.weight * (dense + expert), 0.0)
-    if base.stack == "megatron-deepspeed":
-        bucket = np.minimum(dense + expert, DEEPSPEED_BUCKET_ELEMENTS) * b.gradient
+    if rules.sharded_bucket_elements:
+        bucket = np.minimum(dense + expert, rules.sharded_bucket_elements) * b.gradient
         buckets = buckets + np.where((c.sharding != NONE) & (c.dp * c.cp > 1), bucket, 0.0)
     per_layer = np.maximum(dense - _ends(count, c, i), 0.0) / layers + expert / layers
     scattered = per_layer * (b.weight + (b.gradient if b.gradient > b.weight else 0.0))
@@ -166,8 +164,7 @@ def _stage(
         share = np.minimum(per_layer / np.maximum(dense + expert, 1.0), 1.0)
         gradients, half, on_device = gradients * share, half * share, on_device * share
     foreach = 0.0 if find_stack(base.stack).fused_optimizer else b.master or b.weight
-    # Megatron-FSDP has no optimizer that reads 16-bit gradients: they are copied
-    copied = 4.0 if base.stack == "megatron-core" and b.gradient < b.master else 0.0
+    copied = 4.0 if rules.copies_half_gradients and b.gradient < b.master else 0.0
     with_states = (c.offload_optimizer > 0) if rules.offloads_gradients else on_host
     gradients = np.where(with_states & ((c.sharding != NONE) | (c.dp * c.cp == 1)), 0.0, gradients)
     ahead = np.maximum(2.0 * per_layer, np.minimum(rules.live_elements, dense + expert))

@@ -39,13 +39,14 @@ from gpuwise.predict.estimate import Estimate, fit_probability
 from gpuwise.predict.memory.context import Loading, communicator_bytes, context_bytes
 from gpuwise.predict.memory.device import StackMemory, stack_memory, usable_bytes
 from gpuwise.predict.memory.library_workspaces import library_workspace_bytes
-from gpuwise.predict.memory.memory_rules import MemoryRules, find_memory_rules
 from gpuwise.predict.memory.saved import SavedBytes
 from gpuwise.predict.memory.states import StageStates, stage_states
 from gpuwise.predict.parallel.pipeline import folded, in_flight
 from gpuwise.predict.parallel.shards import Stages, stages
 from gpuwise.predict.step.columns import Columns
 from gpuwise.workload.optimizer import PAGED, parameter_bytes
+from gpuwise.workload.stacks.memory import MemoryRules
+from gpuwise.workload.stacks.stack import find_stack
 from gpuwise.workload.strategy import RECOMPUTES, SHARDINGS
 
 F64 = NDArray[np.float64]
@@ -311,7 +312,7 @@ def least_bytes(arch: Architecture, system_count: int, c: Columns) -> F64:
 
     No op table is asked for. The worst stage is the one with the most bytes beside the usual slack, so that it holds at the
     least what the emptiest stage does, and what the fullest does less that slack."""
-    rules, constants = find_memory_rules(c.base.stack), stack_memory(c.base.stack)
+    rules, constants = find_stack(c.base.stack).memory, stack_memory(c.base.stack)
     shape, paged = stages(arch, c, _n_layers(arch)), c.base.optimizer in PAGED
     emptiest: F64 = np.full(1, np.inf)
     fullest = contiguous = np.zeros(1)
@@ -329,7 +330,7 @@ def least_bytes(arch: Architecture, system_count: int, c: Columns) -> F64:
 def bare_bytes(arch: Architecture, stack: str, accelerator: Accelerator) -> float:
     """What a process of ``stack`` holds of ``accelerator`` before it has a tensor."""
     workspace = library_workspace_bytes(accelerator) + stack_memory(stack).workspace_bytes
-    return workspace + context_bytes(accelerator, _loading(find_memory_rules(stack)), cudnn=_convolves(arch))
+    return workspace + context_bytes(accelerator, _loading(find_stack(stack).memory), cudnn=_convolves(arch))
 
 
 def _loading(rules: MemoryRules) -> Loading:
@@ -359,7 +360,7 @@ def _made(
     constants: StackMemory | None = None,
 ) -> _Made:
     saved = saved if isinstance(saved, SavedBytes) else saved.saved
-    rules = rules or find_memory_rules(c.base.stack)
+    rules = rules or find_stack(c.base.stack).memory
     constants = constants or stack_memory(c.base.stack)
     n_layers = _n_layers(arch)
     shape = stages(arch, c, n_layers)

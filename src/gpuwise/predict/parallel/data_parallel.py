@@ -27,7 +27,7 @@ from gpuwise.predict.parallel.shards import Stages
 from gpuwise.predict.step.columns import I64, Columns
 from gpuwise.predict.step.stack_costs import StackCosts
 from gpuwise.workload.optimizer import parameter_bytes
-from gpuwise.workload.stack import find_stack
+from gpuwise.workload.stacks.stack import find_stack
 from gpuwise.workload.strategy import SHARDINGS
 
 F64 = NDArray[np.float64]

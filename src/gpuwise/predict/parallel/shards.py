@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.predict.parallel.pipeline import copies, folded
 from gpuwise.predict.step.columns import Columns
-from gpuwise.workload.stack import find_stack
+from gpuwise.workload.stacks.stack import find_stack
 from gpuwise.workload.transformer.parameters import ParameterCount, count_parameters
 from gpuwise.workload.transformer.tables import leading_layers
 
@@ -68,9 +68,10 @@ def stages(arch: Architecture, c: Columns, n_layers: float) -> Stages:
     count = count_parameters(arch)
     n_lead = leading_layers(arch)
     mean, lead = MeanLayer.of(count, n_lead), count.layer if n_lead else None
-    predicting = arch.prediction_layers if find_stack(c.base.stack).trains_prediction else 0
+    stack = find_stack(c.base.stack)
+    predicting = arch.prediction_layers if stack.trains_prediction else 0
     prediction = predicting * ((mean.split + 2 * arch.hidden**2) / c.tp + mean.whole)
-    first, middle, last = _balanced(count, c, n_layers) if c.base.stack == "nanotron" else _even(c, n_layers)
+    first, middle, last = _balanced(count, c, n_layers) if stack.layout.balances_stages else _even(c, n_layers)
     one = c.pp == 1
     layers = tuple(np.where(one, n_layers, x) for x in (first, middle, last))
     dense: list[F64] = []

@@ -13,7 +13,7 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuwise.workload.stack import find_stack
+from gpuwise.workload.stacks.stack import find_stack
 from gpuwise.workload.strategy import CHOICES, COLUMNS, NEUTRAL, SHARDINGS, Strategy
 
 I64 = NDArray[np.int64]

@@ -14,7 +14,7 @@ from gpuwise.predict.step.costs import PointCosts, point_costs
 from gpuwise.predict.step.stack_costs import StackCosts
 from gpuwise.predict.step.times import StepTimes, step_times
 from gpuwise.workload.optimizer import autocasts
-from gpuwise.workload.stack import find_stack
+from gpuwise.workload.stacks.stack import find_stack
 from gpuwise.workload.strategy import SHARDINGS
 from gpuwise.workload.transformer.point import Point
 

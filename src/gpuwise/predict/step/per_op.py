@@ -26,7 +26,7 @@ from gpuwise.predict.step.compiled import compile_step
 from gpuwise.predict.step.host_time import gap_seconds, host_scale, host_seconds
 from gpuwise.workload.capture.record.capture import Settings, Signature, TensorSpec
 from gpuwise.workload.optimizer import update_traffic_bytes
-from gpuwise.workload.stack import find_stack
+from gpuwise.workload.stacks.stack import find_stack
 from gpuwise.workload.step import Kind, OpTable, Phase, concatenate
 from gpuwise.workload.strategy import Strategy
 from gpuwise.workload.transformer.eager_step import EMBEDDING, FIRST_KIND, HEAD, EagerStep, eager_step

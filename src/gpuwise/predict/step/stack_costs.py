@@ -13,7 +13,8 @@ from gpuwise.errors import DataError, UnknownNameError
 from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.predict.coefficients import load_json
 from gpuwise.predict.estimate import Basis
-from gpuwise.workload.stack import stacks
+from gpuwise.workload.stacks import STACKS
+from gpuwise.workload.stacks.stack import find_stack
 from gpuwise.workload.strategy import Strategy
 from gpuwise.workload.transformer.point import QUANTIZED
 
@@ -151,8 +152,8 @@ def find_stack_costs(stack: str, experts: bool = False) -> StackCosts:
     Raises UnknownNameError for a stack without any, DataError when its fields are not these.
     """
     table = load_json("stacks")["stacks"]
-    if stack not in table and stack in stacks():
-        stack = stacks()[stack].like
+    if stack not in table and stack in STACKS:
+        stack = find_stack(stack).like
     stack = stack + EXPERTS if experts and stack + EXPERTS in table else stack
     if stack not in table:
         raise UnknownNameError("stack", stack, table)

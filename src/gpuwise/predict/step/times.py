@@ -40,7 +40,7 @@ from gpuwise.predict.step.passes import Passes, passes
 from gpuwise.predict.step.stack_costs import StackCosts, find_stack_costs
 from gpuwise.units import GIB
 from gpuwise.workload.optimizer import frozen_bytes, parameter_bytes, update_traffic_bytes
-from gpuwise.workload.stack import find_stack
+from gpuwise.workload.stacks.stack import find_stack
 from gpuwise.workload.strategy import RECOMPUTES
 
 F64 = NDArray[np.float64]

@@ -13,6 +13,7 @@ from typing import Any, cast
 from gpuwise.errors import InputError
 from gpuwise.workload.adapters import DEFAULT_TARGETS
 from gpuwise.workload.changes.change import Change
+from gpuwise.workload.stacks.stack import find_stack
 from gpuwise.workload.strategy import RECOMPUTES, SHARDINGS, Strategy
 
 LORA_RANK = 16
@@ -193,7 +194,7 @@ STEP_IN_BACKWARD = StrategyEffect(
 )
 ATTENTION = StrategyEffect(lambda s, _: s.with_(fused_attention=True), _unless("fused_attention"))
 CHUNKED_LOSS = StrategyEffect(lambda s, _: s.with_(fused_loss=True), _unless("fused_loss", 8))
-COMPILE = StrategyEffect(lambda s, _: s.with_(stack="compiled" if s.stack == "eager" else "compiled-fsdp"))
+COMPILE = StrategyEffect(lambda s, _: s.with_(stack=find_stack(s.stack).instead.compiled))
 
 
 # --- several accelerators ---

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from gpuwise.dtypes import FORMAT_BYTES
 from gpuwise.workload.adapters import DEFAULT_TARGETS
-from gpuwise.workload.stack import Stack
+from gpuwise.workload.stacks.stack import Stack
 
 SCALE_BYTES_PER_ELEMENT = {"mxfp8": 1.0 / 32, "nvfp4": 1.0 / 16}
 """Block scales: one E8M0 per 32 (OCP MX v1.0), one E4M3 per 16 (NVFP4)."""

@@ -248,7 +248,7 @@ def model_flop_per_token(
     For a dense decoder this is 6 x (matmul parameters) + 6 x layers x heads x (qk + v head dim) x pairs / S; the
     numerator of model FLOPs utilisation.
     """
-    from gpuwise.workload.stack import find_stack
+    from gpuwise.workload.stacks.stack import find_stack
 
     point = Point(
         micro_batch=1,

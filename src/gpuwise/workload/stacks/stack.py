@@ -1,16 +1,22 @@
-"""Software stacks: which kernels run and what is fused. What a launch or an overlap costs is fitted in ``predict``.
+"""Software stacks: what runs and is fused, and with it the rules of memory and layout. What a launch or an overlap costs is
+fitted in ``predict``.
 
-The table is ``stacks.toml`` beside this file; adding a stack is one section there.
+A stack is one TOML file beside this one. The facts of :class:`Stack` are at its top; ``[memory]``, ``[layout]``, ``[instead]``
+and ``[export]`` are sections. ``like``, at the top and in a section, names the stack whose facts stand where none are written.
 """
 
 from __future__ import annotations
 
 import tomllib
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from functools import cache
-from pathlib import Path
+from typing import Any
 
 from gpuwise.errors import DataError, UnknownNameError
+from gpuwise.workload.stacks import FOLDER, STACKS
+from gpuwise.workload.stacks.layout import LayoutRules
+from gpuwise.workload.stacks.memory import MemoryRules
 
 FUSED_SINCE = 2023
 """Year from which stacks fuse attention: PyTorch 2.0's scaled_dot_product_attention and torch.compile (March 2023,
@@ -19,6 +25,37 @@ HIDDEN_EXPERTS_SINCE = 2025
 """Year from which stacks send one copy of a token to each node (DeepEP, open since February 2025), hide that behind another
 micro-batch (Megatron-Core 0.14 --overlap-moe-expert-parallel-comm) and launch attention and router as a graph
 (--cuda-graph-modules)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Instead:
+    """The stacks that take the place of one, by reason."""
+
+    asked: tuple[str, ...] = ()
+    """Where it does not have what was asked for: the first that can."""
+    before_fused: str = "eager-fsdp"
+    """In the years before :data:`FUSED_SINCE`."""
+    before_fused_why: str = "PyTorch before torch.compile"
+    compiled: str = "compiled-fsdp"
+    """Under ``torch.compile``."""
+    own_script: str = ""
+    """Where a model is made by a script of one's own, if that holds gathered weights longer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """What tools need to know to start a plan of a stack."""
+
+    tool: str = ""
+    """The tool of ``gpuwise.export`` that a plan is timed for; empty: none of them."""
+    tool_with_adapters: str = ""
+    """The tool under adapters, where it is another."""
+    torch_compile: bool = False
+    """Hugging Face's and Lightning's options turn ``torch.compile`` on."""
+    shards_by_deepspeed: bool = False
+    """In Hugging Face's tools sharded states are DeepSpeed's, not FSDP's."""
+    unsloth: bool = False
+    """LLaMA-Factory runs it by ``use_unsloth``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +92,9 @@ class Stack:
     ``fa2`` (torch SDPA and flash-attn 2, on every family)."""
     weight_cast_per_micro_batch: bool
     """Weights are cast from fp32 in every forward (autocast without a half-precision copy)."""
+    attention_capability: float = 0.0
+    """Compute capability from which its attention is fused; 0: on every device that PyTorch runs on, whose memory-efficient
+    kernel is for older ones too."""
     dropout_of_model: bool = False
     """Dropout is on where the model's configuration has it (:attr:`Architecture.dropout`)."""
     keeps_output: bool = True
@@ -136,10 +176,14 @@ class Stack:
     """Year from which its attention is fused."""
     own_exchange: bool = False
     """It hid its experts' exchange before :data:`HIDDEN_EXPERTS_SINCE`."""
-    like: str = ""
-    """The stack whose facts it takes where it has none of its own."""
     hides_sharded_states: bool = True
     """The same with sharded optimizer states, whose parameters are also gathered while the next forward runs."""
+    like: str = ""
+    """The stack whose facts, and fitted costs, it has where it has none of its own."""
+    memory: MemoryRules = field(kw_only=True, compare=False)
+    layout: LayoutRules = field(kw_only=True, compare=False)
+    instead: Instead = field(kw_only=True, compare=False)
+    export: Exported = field(kw_only=True, compare=False)
 
     @property
     def chunks_loss(self) -> bool:
@@ -158,26 +202,43 @@ class Stack:
         return self.loops_over_parameters and precision in ("fp32", "tf32")
 
 
+_SECTIONS: dict[str, Callable[..., Any]] = {
+    "memory": MemoryRules,
+    "layout": LayoutRules,
+    "instead": Instead,
+    "export": Exported,
+}
+
+
+@cache
+def find_stack(name: str) -> Stack:
+    """The stack called ``name``. Raises UnknownNameError with the nearest names, DataError when its file is malformed."""
+    if name not in STACKS:
+        raise UnknownNameError("stack", name, STACKS)
+    facts = tomllib.loads((FOLDER / f"{name}.toml").read_text(encoding="utf-8"))
+    sections = {section: _section(name, section, facts.pop(section, {})) for section in _SECTIONS}
+    try:
+        if like := facts.get("like"):
+            return replace(find_stack(like), name=name, **facts, **sections)
+        return Stack(name=name, **facts, **sections)
+    except TypeError as error:
+        raise DataError(f"{name}.toml: {error}") from None
+
+
+def _section(name: str, section: str, table: dict[str, Any]) -> Any:
+    """One section of a stack's file as its type."""
+    several: Callable[..., Any] = frozenset if section == "layout" else tuple
+    facts: dict[str, Any] = {key: several(value) if isinstance(value, list) else value for key, value in table.items()}
+    if "with_adapters" in facts:
+        facts["with_adapters"] = _section(name, section, facts["with_adapters"])
+    like = facts.pop("like", None)
+    try:
+        return replace(getattr(find_stack(like), section), **facts) if like else _SECTIONS[section](**facts)
+    except TypeError as error:
+        raise DataError(f"{name}.toml: [{section}] {error}") from None
+
+
 @cache
 def stacks() -> dict[str, Stack]:
-    """Every known stack by name. Raises DataError when the table is malformed."""
-    document = tomllib.loads(Path(__file__).with_name("stacks.toml").read_text(encoding="utf-8"))
-    field_names = {f.name for f in fields(Stack)} - {"name", "like"}
-    by_name: dict[str, Stack] = {}
-    for name, section in document.items():
-        facts = dict(section)
-        like = facts.pop("like", None)
-        if unknown := set(facts) - field_names:
-            raise DataError(f"stacks.toml: [{name}] has unknown field(s) {', '.join(sorted(unknown))}")
-        if like is not None and like not in by_name:
-            raise DataError(f"stacks.toml: [{name}] is like [{like}], which is not written before it")
-        by_name[name] = Stack(name=name, **facts) if like is None else replace(by_name[like], name=name, like=like, **facts)
-    return by_name
-
-
-def find_stack(name: str) -> Stack:
-    """The stack called ``name``. Raises UnknownNameError with the nearest names."""
-    try:
-        return stacks()[name]
-    except KeyError:
-        raise UnknownNameError("stack", name, stacks()) from None
+    """Every stack by name."""
+    return {name: find_stack(name) for name in STACKS}
