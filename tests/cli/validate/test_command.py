@@ -71,3 +71,23 @@ def test_an_unknown_family_names_those_there_are(gpuwise: Callable[..., Any]) ->
     asked = gpuwise("validate", "--family", "captured_time")
     assert asked.code == 2
     assert "hint: it is one of gemm, attention" in asked.err and "python -m studies.validate" in asked.err
+
+
+def test_local_writes_nothing_into_the_current_folder(
+    gpuwise: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from gpuwise.machine.bench.local import validation as local
+
+    def run(cases: object, machine: object, record: Path, **_: object) -> list[object]:
+        record.write_text("{}")
+        return []
+
+    monkeypatch.setattr(local, "find_machine", lambda: local.Machine("cpu", "CPU", 0, "", "2.14.1", (0, 0)))
+    monkeypatch.setattr(local, "run", run)
+    here, home = tmp_path / "here", tmp_path / "home"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    monkeypatch.setenv("GPUWISE_HOME", str(home))
+    monkeypatch.delenv("GPUWISE_RECORDS", raising=False)
+    record = Path(gpuwise("validate", "--local", "--json").document["record"])
+    assert record.parent == home and record.exists() and list(here.iterdir()) == []

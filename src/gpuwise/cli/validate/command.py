@@ -51,7 +51,7 @@ def validate(
     minutes
         With --local: start no further case after this long; the same command goes on where it stopped.
     record
-        With --local: the file that keeps every result as it comes (default: local-validation-<gpu>-<date>.jsonl here).
+        With --local: the file that keeps every result as it comes (default: a file of today in the folder of your records; its path is printed).
     runs
         What `gpuwise tune` and `gpuwise run` predicted of your own trainings, and what was measured.
     ranks

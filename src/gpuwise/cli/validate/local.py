@@ -51,10 +51,15 @@ def validate_local(only: str | None, minutes: float | None, record: Path | None,
 
 
 def _default_record(machine: Machine) -> Path:
+    """A file beside the user's records: nothing is written into the folder one stands in without being asked."""
     import datetime
 
+    from gpuwise.records.store import records_path
+
     gpu = re.sub(r"[^a-z0-9]+", "-", machine.gpu.lower()).strip("-")
-    return Path(f"local-validation-{gpu}-{datetime.date.today().isoformat()}.jsonl")
+    folder = records_path().parent
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder / f"local-validation-{gpu}-{datetime.date.today().isoformat()}.jsonl"
 
 
 def _progress(total: int):
