@@ -1,7 +1,7 @@
 """Two kept records of `gpuwise validate` side by side, as Markdown: every family, then every source, fit and check apart.
 
     cd benchmarks/records/validate
-    python ../../accuracy_table.py validate_after_2026-11-23.json validate_after_2026-11-26.json
+    python ../../accuracy_table.py validate_after_2026-11-28.json validate_after_2026-11-28b.json
 
 Old figures stand before the arrow, new ones after it, in percent; a figure that did not move stands once.
 """

@@ -39,7 +39,7 @@ from benchmarks.lab.programs import FITTED, PROGRAMS, Program, worst  # noqa: E4
 from card_rows import GPU, Rows, environment, read_predictions, read_rows  # noqa: E402
 
 RECORDS = ROOT / "benchmarks" / "records" / "lab"
-PREDICTIONS = tuple(RECORDS / f"card_predictions_2026-11-27{letter}.jsonl" for letter in ("", "b", "c"))
+PREDICTIONS = RECORDS / "card_predictions_2026-11-27c.jsonl"
 LOCK = Path(tempfile.gettempdir()) / "gpuwise_lab_card.lock"
 WORKERS = 4
 LAST = {"processor": 10.0, "here": 12.0, "counters": 14.0}
@@ -79,7 +79,7 @@ def main(arguments: Sequence[str]) -> int:
     if o.predict:
         predict(o.predict)
         return 0
-    predictions = {item: row for path in PREDICTIONS for item, row in read_predictions(path).items()}
+    predictions = read_predictions(PREDICTIONS)
     end_s = time.monotonic() + o.budget
     if o.section:
         _section(o, predictions, end_s)

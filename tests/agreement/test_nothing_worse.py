@@ -1,4 +1,4 @@
-"""Nothing got worse: the records of ``gpuwise validate`` in ``benchmarks/``, each against the one before, family by family.
+"""Nothing got worse: the records of ``gpuwise validate`` in ``benchmarks/``, the newest against the one before, family by family.
 
 The measurements lie outside the repository, so the figures are recorded (``benchmarks/validate_figures.py``) and compared
 here. A figure that rises by more than half a point is explained in the later record, by family or family/source.
@@ -15,20 +15,8 @@ from typing import Any
 import pytest
 
 FOLDER = Path(__file__).parents[2] / "benchmarks" / "records" / "validate"
-RECORDS = [
-    FOLDER / "validate_before_2026-11-22.json",
-    FOLDER / "validate_after_2026-11-22.json",
-    FOLDER / "validate_after_2026-11-23.json",
-    FOLDER / "validate_after_2026-11-26.json",
-    FOLDER / "validate_after_2026-11-26b.json",
-    FOLDER / "validate_after_2026-11-26c.json",
-    FOLDER / "validate_after_2026-11-27.json",
-    FOLDER / "validate_after_2026-11-27b.json",
-    FOLDER / "validate_after_2026-11-27c.json",
-    FOLDER / "validate_after_2026-11-27g.json",
-    FOLDER / "validate_after_2026-11-28.json",
-    FOLDER / "validate_after_2026-11-28b.json",
-]
+RECORDS = [FOLDER / "validate_after_2026-11-28.json", FOLDER / "validate_after_2026-11-28b.json"]
+"""The newest record and the one before it."""
 SERVED_ELSEWHERE = {"timm": "captured_time"}
 """Families of older records whose rows another family has now."""
 POINTS = 0.5
