@@ -21,10 +21,10 @@ from gpuwise.errors import GpuwiseError
 from gpuwise.facts.hardware.naming import find_cluster
 from gpuwise.facts.hardware.systems import Cluster
 from gpuwise.facts.models.catalogue import find_model
-from gpuwise.serve.engine import LLAMA_CPP, EngineConfig, version_number
+from gpuwise.serve.engines.engine import EngineConfig, version_number
+from gpuwise.serve.engines.settings import DRAWN, GREEDY, Settings
 from gpuwise.serve.load.requests import ClosedLoop, Requests
-from gpuwise.serve.simulate import Server, Settings
-from gpuwise.serve.simulate.settings import DRAWN, GREEDY
+from gpuwise.serve.simulate import Server
 from studies.serving.load_fit import Published, note_checked
 
 RECORDS = Path(__file__).parents[1] / "records/serving/blind"
@@ -38,9 +38,9 @@ def slowness(row: dict[str, str]) -> float:
     """Predicted over published time of a run. Raises what the engine would refuse."""
     n, prompt, output = int(row["prompts"]), int(row["input"]), int(row["output"])
     published, metric = float(row["published"]), row["metric"]
-    local = row["engine"] == LLAMA_CPP
+    local = row["engine"] == "llama.cpp"
     engine, tp, arch = row["engine"], int(row["tp"]), find_model(row["model"])
-    version = {LLAMA_CPP: None, "trtllm": max(row["version"], OLDEST_TRTLLM, key=version_number)}.get(engine, row["version"])
+    version = {"llama.cpp": None, "trtllm": max(row["version"], OLDEST_TRTLLM, key=version_number)}.get(engine, row["version"])
     config = EngineConfig(engine, row["weights"], kv_dtype=row["kv"], tp=tp, version=version)
     if arch.moe is not None:
         config = replace(config, **{"moe_ep" if row["kind"].startswith("ep") else "moe_tp": tp})
@@ -87,7 +87,7 @@ def main() -> None:
                 print(name, shape, "not predicted:", error.message.splitlines()[0])
                 continue
             print(f"{name} {shape} {ratio:.2f}")
-            if row["engine"] != LLAMA_CPP:
+            if row["engine"] != "llama.cpp":
                 published.append((row["engine"], _cluster(row).accelerator.id, find_model(row["model"]), ratio))
             for group in ("all", f"{row['engine']} {row['version']}", f"{row['engine']} {row['gpu']} {row['kind']}"):
                 groups[group].append(ratio)

@@ -22,10 +22,10 @@ from ratios import print_errors
 from gpuwise.errors import GpuwiseError
 from gpuwise.facts.hardware.naming import find_cluster
 from gpuwise.facts.models.catalogue import find_model
-from gpuwise.serve.engine import EngineConfig
+from gpuwise.serve.engines.engine import EngineConfig
+from gpuwise.serve.engines.settings import GREEDY, Settings
 from gpuwise.serve.load.requests import ClosedLoop, Requests
-from gpuwise.serve.simulate import Run, Server, Settings
-from gpuwise.serve.simulate.settings import GREEDY
+from gpuwise.serve.simulate import Run, Server
 
 RUNS = Path(__file__).with_name("published_runs.csv")
 GPUS = {

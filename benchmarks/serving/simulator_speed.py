@@ -13,8 +13,9 @@ import numpy as np
 
 from gpuwise.facts.hardware.naming import find_cluster
 from gpuwise.facts.models.catalogue import find_model
-from gpuwise.serve.engine import EngineConfig
-from gpuwise.serve.simulate import Requests, Server, Settings
+from gpuwise.serve.engines.engine import EngineConfig
+from gpuwise.serve.engines.settings import Settings
+from gpuwise.serve.simulate import Requests, Server
 
 
 def load(n: int, rate: float) -> Requests:

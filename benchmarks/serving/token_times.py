@@ -28,8 +28,9 @@ from gpuwise.errors import GpuwiseError
 from gpuwise.facts.hardware.naming import USUAL, find_cluster
 from gpuwise.facts.models.catalogue import find_model
 from gpuwise.predict.coefficients import load_json
-from gpuwise.serve.engine import EngineConfig
-from gpuwise.serve.simulate import Server, Settings
+from gpuwise.serve.engines.engine import EngineConfig
+from gpuwise.serve.engines.settings import Settings
+from gpuwise.serve.simulate import Server
 
 F64 = NDArray[np.float64]
 RUNS = Path(__file__).with_name("energy_runs.csv")

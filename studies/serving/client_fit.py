@@ -24,7 +24,8 @@ from gpuwise.calibrate.validation import weighted_quantile
 from gpuwise.errors import GpuwiseError
 from gpuwise.predict.coefficients import load_json
 from gpuwise.predict.estimate import Z80
-from gpuwise.serve.engine import EngineConfig, EngineCosts, engine_costs, version_number
+from gpuwise.serve.engines.costs import EngineCosts, engine_costs
+from gpuwise.serve.engines.engine import EngineConfig, version_number
 from gpuwise.serve.simulate import Run
 from gpuwise.serve.simulate.front import Front, front_of
 from studies.coefficient_files import write

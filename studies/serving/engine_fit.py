@@ -19,7 +19,8 @@ from gpuwise.calibrate.serving.static_batches import LABELS, read_static_batches
 from gpuwise.calibrate.validation import log_sigma_of
 from gpuwise.errors import GpuwiseError
 from gpuwise.predict.coefficients import load_json
-from gpuwise.serve.engine import EngineConfig, EngineCosts, version_number
+from gpuwise.serve.engines.costs import EngineCosts
+from gpuwise.serve.engines.engine import EngineConfig, version_number
 from gpuwise.serve.simulate.front import Front, front_of
 from studies.coefficient_files import write
 from studies.optimizers import least_squares

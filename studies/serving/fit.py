@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from gpuwise.calibrate.serving.predict import ServingGroup
 from gpuwise.calibrate.serving.rows import ServingRow, is_check
 from gpuwise.calibrate.validation import log_sigma_of
-from gpuwise.serve.engine import EngineCosts, version_number
+from gpuwise.serve.engines.costs import EngineCosts
+from gpuwise.serve.engines.engine import version_number
 from gpuwise.serve.llama_cpp import seconds
 from studies.coefficient_files import write
 from studies.optimizers import least_squares

@@ -22,7 +22,7 @@ from gpuwise.calibrate.validation import log_sigma_of
 from gpuwise.errors import GpuwiseError
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.predict.coefficients import load_json
-from gpuwise.serve.engine import EngineCosts
+from gpuwise.serve.engines.costs import EngineCosts
 from gpuwise.serve.simulate.front import BIAS, Front, kind_of
 from studies.coefficient_files import RECORDS, document_text, write
 from studies.optimizers import least_squares
@@ -106,7 +106,7 @@ def fit_load(folder: Path) -> None:
         "figures only); closed loops of InferenceX (Apache-2.0); vLLM 0.6: APEX+ (MIT), dstack (Apache-2.0); TensorRT-LLM 0.14: "
         "its performance overview (Apache-2.0)",
         "split": "a third of the configurations (model, device, split) kept for checking, by hash",
-        "sorted_logit_s": f"{sorted_logit_s:.3g} of vLLM 0.14 to 0.16 on an H100, as stands in engines.toml",
+        "sorted_logit_s": f"{sorted_logit_s:.3g} of vLLM 0.14 to 0.16 on an H100, as stands in vllm.toml",
         "date": "2026-11-27",
     }
     write("load", document)

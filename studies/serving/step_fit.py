@@ -25,10 +25,11 @@ from gpuwise.calibrate.serving.engine_loads import PUBLISHED_WAVES
 from gpuwise.calibrate.serving.load import LoadRun
 from gpuwise.calibrate.serving.load_score import COLD, SINCE, since_index
 from gpuwise.errors import GpuwiseError
-from gpuwise.serve.engine import EngineConfig, EngineCosts, version_number
+from gpuwise.serve.engines.costs import EngineCosts
+from gpuwise.serve.engines.engine import EngineConfig, version_number
+from gpuwise.serve.engines.settings import FILTERED, GREEDY, SAMPLED_ON
 from gpuwise.serve.simulate import Server
 from gpuwise.serve.simulate.front import Front, front_of
-from gpuwise.serve.simulate.settings import FILTERED, GREEDY, SAMPLED_ON
 from studies.optimizers import least_squares
 
 F64 = NDArray[np.float64]
@@ -44,7 +45,7 @@ OF_MANY = {"0.8": (6.6e-4, 1.47e-5, 0.06)}
 sequences. Solved with four models that ML.ENERGY published, both sources weighing alike, and with what vLLM's sort of the logits
 takes (benchmarks/serving/token_times.py); compared with other models (benchmarks/records/serving/capacity_2026-11-27g.md)."""
 SORTED = ("0.14", "0.17")
-"""Versions with the costs of the last of ``SINCE`` that sort the logits they draw from (engines.toml)."""
+"""Versions with the costs of the last of ``SINCE`` that sort the logits they draw from (vllm.toml)."""
 MOST_PROMPTS = 0.2
 _FULL = 0.9
 """Share of an engine's sequences beyond which requests wait for a place."""

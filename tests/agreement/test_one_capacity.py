@@ -19,12 +19,12 @@ from gpuwise.pick.serving import Service, serve_on
 from gpuwise.plan.one_model import decode
 from gpuwise.serve.capacity.configurations import Configuration
 from gpuwise.serve.capacity.rate import largest_rate, operate
-from gpuwise.serve.engine import tensor_parallel
+from gpuwise.serve.engines.engine import tensor_parallel
+from gpuwise.serve.engines.settings import Settings
 from gpuwise.serve.formats import FORMAT_OF_BITS
 from gpuwise.serve.load.load import Load
 from gpuwise.serve.load.targets import Target
 from gpuwise.serve.load.workloads import find_workload
-from gpuwise.serve.simulate import Settings
 from gpuwise.serve.speech import TOKENS_PER_WINDOW, WINDOW_S
 
 Ask = Callable[..., Any]

@@ -54,12 +54,12 @@ def served(ask: Ask, gpu: str, model: str, precision: str, context: int) -> dict
 def test_the_cache_of_op_is_the_one_function(model: str, ask: Ask) -> None:
     """8,192 tokens of Gemma 3 27B were 1.03 and 3.88 GiB, of DeepSeek-V3 0.54 and 45.75."""
     from gpuwise.facts.models.catalogue import find_model
-    from gpuwise.predict.memory.kv_cache import VLLM, kv_cache_bytes
+    from gpuwise.predict.memory.kv_cache import PAGED, kv_cache_bytes
 
     context = 1024 if model == "gpt2" else 8192
     gpus, weights = ("8xH200", "fp8") if model == "deepseek-v3" else ("H100-SXM", "bf16")
     assert decode(ask, model, gpus, weights, context)["operation"]["cache_bytes"] == float(
-        kv_cache_bytes(find_model(model), context, VLLM)
+        kv_cache_bytes(find_model(model), context, PAGED)
     )
 
 

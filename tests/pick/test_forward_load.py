@@ -28,7 +28,7 @@ from gpuwise.pick.forward_load import (
     simulate,
 )
 from gpuwise.predict.coefficients import load_json
-from gpuwise.serve.engine import EngineConfig
+from gpuwise.serve.engines.engine import EngineConfig
 from gpuwise.serve.iteration import iteration_time
 from gpuwise.serve.load.arrivals import unit_arrivals
 from gpuwise.serve.load.targets import parse_targets

@@ -14,9 +14,10 @@ from gpuwise.facts.hardware.naming import find_cluster
 from gpuwise.facts.models.catalogue import find_model
 from gpuwise.predict.memory.kv_cache import kv_cache_bytes
 from gpuwise.serve.disaggregated import LATENCY_S, DecodeEngine, Disaggregation
-from gpuwise.serve.engine import EngineConfig
+from gpuwise.serve.engines.engine import EngineConfig
+from gpuwise.serve.engines.settings import Settings
 from gpuwise.serve.load.requests import Requests
-from gpuwise.serve.simulate import ClosedLoop, Server, Settings
+from gpuwise.serve.simulate import ClosedLoop, Server
 from gpuwise.serve.simulate.core import Limits
 from gpuwise.serve.simulate.texts import runs_of
 

@@ -6,7 +6,8 @@ import pytest
 from gpuwise.errors import InputError
 from gpuwise.facts.hardware.naming import find_cluster
 from gpuwise.facts.models.catalogue import find_model
-from gpuwise.serve.engine import EngineConfig, engine_costs
+from gpuwise.serve.engines.costs import engine_costs
+from gpuwise.serve.engines.engine import EngineConfig
 from gpuwise.serve.iteration import (
     Iterations,
     device_times,

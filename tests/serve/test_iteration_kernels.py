@@ -12,7 +12,9 @@ from gpuwise.predict.kernels.accelerator_factors import factor_key
 from gpuwise.predict.kernels.conditions import SERVING
 from gpuwise.predict.kernels.single import matmul
 from gpuwise.serve import iteration_kernels
-from gpuwise.serve.engine import EngineConfig
+from gpuwise.serve.engines.engine import EngineConfig
+from gpuwise.serve.engines.sglang import SGLang
+from gpuwise.serve.engines.vllm import VLLM
 from gpuwise.serve.iteration import Iterations, device_times, one_iteration
 from gpuwise.serve.iteration_kernels import expert_format, product_format
 
@@ -38,15 +40,15 @@ def test_formats_a_device_lacks() -> None:
     assert product_format(a100, "fp8") == "int8_wo"
     assert product_format(b200, "nvfp4") == "nvfp4"
     # vLLM's experts in MXFP4: Marlin where neither Triton's nor FlashInfer's kernels of that format run
-    assert [expert_format(a, "mxfp4") for a in (a100, ada, h100, b200, card)] == [
+    assert [expert_format(a, "mxfp4", VLLM()) for a in (a100, ada, h100, b200, card)] == [
         "int4_wo",
         "w4a16_mxfp4",
         "w4a16_mxfp4",
         "w4a8_mxfp4_mxfp8",
         "int4_wo",
     ]
-    assert expert_format(a100, "mxfp4", "sglang") == "w4a16_mxfp4"
-    assert expert_format(a100, "fp8_block") == "int8_wo"
+    assert expert_format(a100, "mxfp4", SGLang()) == "w4a16_mxfp4"
+    assert expert_format(a100, "fp8_block", VLLM()) == "int8_wo"
 
 
 @pytest.mark.parametrize(("weights", "since"), [("bf16", "0.18"), ("fp8_block", "0.15"), ("fp8", "0.15")])

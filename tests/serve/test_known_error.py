@@ -9,7 +9,7 @@ from gpuwise.facts.hardware.naming import find_cluster
 from gpuwise.facts.models.catalogue import find_model
 from gpuwise.pick.compare.comparison import compare_accelerators
 from gpuwise.predict.coefficients import load_json
-from gpuwise.serve.engine import tensor_parallel
+from gpuwise.serve.engines.engine import tensor_parallel
 from gpuwise.serve.replica import EngineReplica
 from gpuwise.serve.simulate.front import BIAS, kind_of, known_error
 

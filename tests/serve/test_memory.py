@@ -10,8 +10,9 @@ from gpuwise.facts.hardware.accelerators import Accelerator, accelerators
 from gpuwise.facts.hardware.systems import default_system
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.facts.models.catalogue import find_model
-from gpuwise.predict.memory.kv_cache import LLAMA_CPP, VLLM, kv_cache_bytes
-from gpuwise.serve.engine import EngineConfig, tensor_parallel
+from gpuwise.predict.memory.kv_cache import PAGED, kv_cache_bytes
+from gpuwise.serve.engines.engine import EngineConfig, tensor_parallel
+from gpuwise.serve.engines.llama_cpp import LAYOUT
 from gpuwise.serve.formats import weight_bytes
 from gpuwise.serve.memory import UNIFIED_SHARE, ServingMemory, cache_layout, llama_cpp_memory, rank_weights
 from gpuwise.serve.replica import EngineReplica
@@ -48,8 +49,8 @@ def test_the_cache_is_the_one_every_command_prints() -> None:
     held = engine_memory(gemma, card, EngineConfig(weights="int4_wo"), sequences=3, context=32768)
     assert held.cache == 3 * float(kv_cache_bytes(gemma, 32768)) and held.fits is (held.total <= held.most)
     local = llama_cpp_memory(gemma, card, "Q4_K_M", n_devices=1, context=32768)
-    assert local.cache == float(kv_cache_bytes(gemma, 32768, LLAMA_CPP))
-    assert cache_layout("bf16") is VLLM and cache_layout("F16") is LLAMA_CPP
+    assert local.cache == float(kv_cache_bytes(gemma, 32768, LAYOUT))
+    assert cache_layout("bf16") is PAGED and cache_layout("F16") is LAYOUT
 
 
 def test_ranks_hold_the_weights_once() -> None:

@@ -9,7 +9,7 @@ from gpuwise.facts.hardware.accelerators import accelerators
 from gpuwise.facts.hardware.naming import find_cluster
 from gpuwise.facts.hardware.systems import System, default_system
 from gpuwise.facts.models.catalogue import find_model
-from gpuwise.serve.engine import engine_runs, tensor_parallel
+from gpuwise.serve.engines.engine import engine_runs, tensor_parallel
 from gpuwise.serve.formats import FORMAT_OF_BITS
 from gpuwise.serve.iteration import iteration_time
 from gpuwise.serve.llama_cpp import token_time

@@ -8,7 +8,7 @@ from gpuwise.errors import InputError
 from gpuwise.facts.hardware.naming import find_cluster
 from gpuwise.facts.hardware.systems import System, with_count
 from gpuwise.facts.models.catalogue import find_model
-from gpuwise.serve.engine import EngineConfig
+from gpuwise.serve.engines.engine import EngineConfig
 from gpuwise.serve.speech import reads_sound, speech_time
 
 VLLM = EngineConfig()

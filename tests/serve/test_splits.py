@@ -13,7 +13,7 @@ from gpuwise.facts.hardware.naming import find_cluster
 from gpuwise.facts.models.catalogue import find_model, models
 from gpuwise.plan.one_model import decode
 from gpuwise.serve.capacity.configurations import Requirements, holds, layouts
-from gpuwise.serve.engine import ENGINES, LLAMA_CPP, EngineConfig
+from gpuwise.serve.engines.engine import ENGINES, EngineConfig
 from gpuwise.serve.splits import check_split, in_tensor_group, tensor_degrees, why_refused
 
 DECODERS = sorted(m.id for m in models().values() if m.kind == "decoder")
@@ -55,7 +55,7 @@ def test_engines_start_with_what_divides(model: str, weights: str, degree: int) 
     check_split(arch, in_tensor_group(arch, EngineConfig(weights=weights), degree))
 
 
-@given(st.sampled_from(DECODERS), st.sampled_from([e for e in ENGINES if e != LLAMA_CPP]), st.integers(2, 16))
+@given(st.sampled_from(DECODERS), st.sampled_from([e.name for e in ENGINES.values() if not e.in_turn]), st.integers(2, 16))
 def test_degrees_of_a_hint_are_accepted(model: str, engine: str, degree: int) -> None:
     arch, form = find_model(model), EngineConfig(engine)
     able = tensor_degrees(arch, form, 16)

@@ -8,7 +8,7 @@ import pytest
 
 from gpuwise.facts.hardware.naming import find_cluster
 from gpuwise.facts.models.catalogue import find_model
-from gpuwise.serve.engine import tensor_parallel
+from gpuwise.serve.engines.engine import tensor_parallel
 from gpuwise.serve.load.load import Load
 from gpuwise.serve.load.workloads import find_workload
 from gpuwise.serve.simulate import Server

@@ -81,7 +81,7 @@ def predict() -> dict[str, Any]:
     from gpuwise.facts.models.catalogue import find_model
     from gpuwise.facts.models.convnets import known_convnet
     from gpuwise.pick.forward_load import batch_times, convnet_times, speech_times
-    from gpuwise.serve.engine import EngineConfig
+    from gpuwise.serve.engines.engine import EngineConfig
     from gpuwise.serve.iteration import iteration_time, one_iteration
 
     cluster = find_cluster(ON, prefer=USUAL)

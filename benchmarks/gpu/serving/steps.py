@@ -62,9 +62,9 @@ def predict_steps(system: Any) -> dict[str, Any]:
 
     from gpuwise.facts.models.catalogue import find_model
     from gpuwise.predict.kernels.experts.grouped import moe_layer_time
-    from gpuwise.serve.engine import EngineConfig
+    from gpuwise.serve.engines.engine import EngineConfig
+    from gpuwise.serve.engines.vllm import EXPERT_KERNELS
     from gpuwise.serve.iteration import iteration_time, one_iteration
-    from gpuwise.serve.iteration_kernels import EXPERT_KERNELS
 
     found: dict[str, Any] = {}
     for item, (model, weights, layers, steps) in STEPS.items():
@@ -91,7 +91,7 @@ def predict_steps(system: Any) -> dict[str, Any]:
                         moe.n_active,
                         moe.n_experts,
                         distribution=name,
-                        implementation=EXPERT_KERNELS["vllm", weights][0],
+                        implementation=EXPERT_KERNELS[weights][0],
                     )
                     row[f"experts_{name}_s"] = float(layer.time_s[0])
             found[step_name(item, step)] = row

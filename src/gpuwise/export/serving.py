@@ -13,9 +13,7 @@ import msgspec
 from gpuwise.errors import FieldError, InputError
 from gpuwise.export.written import Written, wrapped
 from gpuwise.files import convert
-
-VERSIONS = {"vllm": "vllm 0.33", "sglang": "sglang 0.5.23", "trtllm": "TensorRT-LLM"}
-
+from gpuwise.serve.engines.engine import ENGINES
 
 HINT = "give what `gpuwise capacity MODEL .. --json` printed"
 _Line = Annotated[str, msgspec.Meta(pattern=r"^[^\x00-\x1f\x7f]*$", max_length=10_000)]
@@ -50,8 +48,9 @@ def served(document: Mapping[str, Any], wanted: str | None, file: str = "the ans
     if answer.served is None:
         raise InputError("nothing that was looked at keeps the targets", hint="`gpuwise capacity` says what comes nearest")
     start, copies, name = answer.served.start, answer.served.copies, answer.served.start.engine
-    if name not in VERSIONS:
-        hint = f"ask for {' or '.join(VERSIONS)}"
+    version = ENGINES[name].script if name in ENGINES else ""
+    if not version:
+        hint = f"ask for {' or '.join(e.name for e in ENGINES.values() if e.script)}"
         raise FieldError(f"served.start.for: no server {name[:40]!r} is written", file=file, hint=hint)
     try:
         words = shlex.split(start.command)
@@ -60,7 +59,7 @@ def served(document: Mapping[str, Any], wanted: str | None, file: str = "the ans
     for word in words:
         if "$" in word and not _VARIABLE.fullmatch(word):
             raise FieldError(f"served.start.command: {word[:60]!r} is more than a variable", file=file, hint=HINT)
-    text = f"{VERSIONS[name]}: {answer.model} on {answer.on}, one copy of {copies}."
+    text = f"{version}: {answer.model} on {answer.on}, one copy of {copies}."
     if wanted not in (None, name):
         again = f"leave --to out, or ask for it: gpuwise capacity .. --engine {wanted}"
         raise InputError(f"the answer is for {name}, not for {wanted}", hint=again)

@@ -40,7 +40,7 @@ from gpuwise.serve.capacity.mixed import Kind, MixedFleet, mixed_fleet
 from gpuwise.serve.capacity.rate import Limit
 from gpuwise.serve.capacity.reliable import STEEP_WORDS, WIDER, is_steep, wider_by
 from gpuwise.serve.capacity.search import contends, least_ranks, search, with_slots
-from gpuwise.serve.engine import LLAMA_CPP, engine_runs
+from gpuwise.serve.engines.engine import LOCAL_ENGINE, engine_runs
 from gpuwise.serve.load.load import Load
 from gpuwise.serve.load.targets import Target
 from gpuwise.serve.memory import sequence_bytes
@@ -359,8 +359,8 @@ def _engine_on(accelerator: Accelerator, wanted: Requirements, way: Acquisition)
     nothing runs."""
     if engine_runs(accelerator, wanted.engine):
         return wanted
-    if way.purchase is not None and wanted.version is None and wanted.tp in (None, 1) and engine_runs(accelerator, LLAMA_CPP):
-        return replace(wanted, engine=LLAMA_CPP, tp=None)
+    if way.purchase is not None and wanted.version is None and wanted.tp in (None, 1) and engine_runs(accelerator, LOCAL_ENGINE):
+        return replace(wanted, engine=LOCAL_ENGINE, tp=None)
     return None
 
 

@@ -34,7 +34,7 @@ from gpuwise.predict.kernels.registry import kernel_times
 from gpuwise.predict.memory.device import usable_bytes
 from gpuwise.serve.diffusion.generation import image_time, video_time
 from gpuwise.serve.diffusion.networks import MODELS
-from gpuwise.serve.engine import EngineConfig, engine_runs
+from gpuwise.serve.engines.engine import EngineConfig, engine_runs
 from gpuwise.serve.formats import weight_bytes
 from gpuwise.serve.iteration import iteration_time
 from gpuwise.serve.memory import UNIFIED_SHARE

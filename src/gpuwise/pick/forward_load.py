@@ -41,7 +41,7 @@ from gpuwise.pick.limits import Limits
 from gpuwise.plan.defaults import default_precision
 from gpuwise.predict.estimate import Z80, Basis, Estimate
 from gpuwise.predict.kernels.registry import kernel_times
-from gpuwise.serve.engine import EngineConfig, engine_runs
+from gpuwise.serve.engines.engine import EngineConfig, engine_runs
 from gpuwise.serve.formats import weight_bytes
 from gpuwise.serve.images import server_adds_s
 from gpuwise.serve.iteration import iteration_time

@@ -24,7 +24,7 @@ from gpuwise.pick.compare.facts import reached, streamed
 from gpuwise.predict.kernels.conditions import Conditions
 from gpuwise.predict.kernels.memory_bound import cache_rate
 from gpuwise.predict.kernels.registry import kernel_times
-from gpuwise.serve.engine import EngineConfig
+from gpuwise.serve.engines.engine import EngineConfig
 from gpuwise.serve.iteration import one_iteration, product_work
 from gpuwise.workload.stacks.stack import find_stack
 from gpuwise.workload.step import Kind, OpTable, Phase, concatenate

@@ -20,7 +20,7 @@ from gpuwise.facts.hardware.systems import Cluster, default_system
 from gpuwise.pick.jobs import PEAK_OVER_MEAN, ModelJob
 from gpuwise.pick.outcomes import CHANGED, SAME
 from gpuwise.predict.estimate import Estimate
-from gpuwise.serve.engine import engine_runs, tensor_parallel
+from gpuwise.serve.engines.engine import engine_runs, tensor_parallel
 from gpuwise.serve.formats import FORMAT_OF_BITS, FORMATS, weight_bytes_read
 from gpuwise.serve.llama_cpp import MOST_DEVICES
 from gpuwise.serve.memory import ServingMemory, llama_cpp_memory

@@ -22,11 +22,11 @@ from gpuwise.plan.one_op import Target, ratio
 from gpuwise.predict import cpu as processor
 from gpuwise.predict.estimate import Estimate
 from gpuwise.predict.memory.kv_cache import kv_cache_bytes
-from gpuwise.serve.engine import tensor_parallel
+from gpuwise.serve.engines.engine import DEFAULT_ENGINE, ENGINES, LOCAL_ENGINE, tensor_parallel
 from gpuwise.serve.formats import FORMATS, find_format, weight_bytes, weight_bytes_read
 from gpuwise.serve.memory import cache_layout
 from gpuwise.serve.processor import token_time
-from gpuwise.serve.replica import LLAMA_CPP, EngineReplica, NoReplica, Replica, most_ranks, serve
+from gpuwise.serve.replica import EngineReplica, NoReplica, Replica, most_ranks, serve
 from gpuwise.serve.splits import tensor_degrees, why_refused
 from gpuwise.units import HOUR_S, format_bytes, format_duration
 from gpuwise.workload.transformer.parameters import count_parameters
@@ -147,7 +147,7 @@ def train(
 def _cpu_decode(cpu: Cpu, arch: Architecture, form: str, context: int, batch: int) -> ModelRow:
     used = FORMATS[form].llama_cpp
     time = token_time(cpu, arch, used, context=context, batch=batch)
-    notes = () if used == form else (f"as {used} in {LLAMA_CPP}",)
+    notes = () if used == form else (f"as {used} in {LOCAL_ENGINE}",)
     return ModelRow(cpu.name, cpu.id, "cpu", time.time_s, time.time_s.inverse(batch), time.bound, None, None, notes=notes)
 
 
@@ -168,7 +168,7 @@ def _gpu_decode(target: Cluster, arch: Architecture, form: str, context: int, ba
         return ModelRow(target.label, a.id, "gpu", None, None, "does not fit", needs, has, notes=(*_assumed(target), short))
     replica = served.replica
     needs, has = replica.ranks * served.memory.total, replica.ranks * served.memory.most
-    together = 1 if replica.program == LLAMA_CPP else replica.ranks
+    together = replica.ranks if isinstance(replica, EngineReplica) else 1
     cache_read = float(kv_cache_bytes(arch, context, cache_layout(replica.weights).unpadded))
     read = weight_bytes_read(arch, replica.weights) + batch * cache_read
     reading = read / (a.memory_bandwidth_bytes_per_s * together)
@@ -187,12 +187,12 @@ def _assumed(target: Cluster) -> tuple[str, ...]:
 
 def _how(replica: Replica, form: str, why: str) -> tuple[str, ...]:
     """What runs it, where the format asked for does not say; ``why`` an engine does not split it over all."""
-    if replica.program != LLAMA_CPP:
+    if isinstance(replica, EngineReplica):
         split = "on one GPU" if why and replica.ranks == 1 else f"tensor parallel {replica.ranks}" if replica.ranks > 1 else ""
         return (", ".join(filter(None, (replica.program, split))) + (f": {why}" if why else ""),)
     if replica.weights == form:
         return ()
-    return (f"as {replica.weights} in {LLAMA_CPP}", *((f"not in vLLM: {why}",) if why else ()))
+    return (f"as {replica.weights} in {replica.program}", *((f"not in {ENGINES[DEFAULT_ENGINE].title}: {why}",) if why else ()))
 
 
 def _cpu_train(cpu: Cpu, arch: Architecture, tokens: float, length: int) -> ModelRow:

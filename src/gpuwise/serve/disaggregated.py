@@ -19,7 +19,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuwise.errors import InputError
-from gpuwise.serve.engine import LLAMA_CPP
 from gpuwise.serve.load.requests import ClosedLoop, Requests
 from gpuwise.serve.memory import sequence_bytes
 from gpuwise.serve.simulate import Run, Server
@@ -76,7 +75,7 @@ class Disaggregation:
         if self.prefill.arch != self.decode.arch or self.prefill.config.kv_dtype != self.decode.config.kv_dtype:
             raise InputError("caches of another model or format cannot be sent", hint="give both the same")
         for server in (self.prefill, self.decode):
-            if server.config.engine == LLAMA_CPP or server.staged or server.rules.scheduler not in ("budget", "radix"):
+            if server.staged or not server.reads_apart:
                 raise InputError(
                     f"{server.config.engine} is not simulated with prefill and decode disaggregated", hint="vllm or sglang"
                 )

@@ -5,7 +5,7 @@
 Kernels are the forward rows of ``workload.transformer`` for the tokens of the iteration: products read their
 weights from memory in the serving format, attention reads the key-value cache at its length. ``s``, ``c``,
 ``h_0`` (scheduler, sampling), ``h_1`` (a sequence's bookkeeping) and ``h_2`` (gaps between a layer's kernels)
-are the engine's (:class:`~gpuwise.serve.engine.EngineCosts`). No queueing: the batch and the lengths are given.
+are the engine's (:class:`~gpuwise.serve.engines.costs.EngineCosts`). No queueing: the batch and the lengths are given.
 
 Shapes: T tokens of one iteration on one rank, H hidden, A query heads, K kv heads, D head dim; ``/t`` over
 the tensor group.
@@ -22,7 +22,8 @@ from numpy.typing import ArrayLike, NDArray
 from gpuwise.facts.hardware.systems import System
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.predict.estimate import Basis, Estimate, weakest
-from gpuwise.serve.engine import EngineConfig, EngineCosts, check_formats, engine_costs
+from gpuwise.serve.engines.costs import EngineCosts, engine_costs
+from gpuwise.serve.engines.engine import EngineConfig, check_formats
 from gpuwise.serve.iteration_kernels import row_times
 from gpuwise.serve.splits import check_split
 from gpuwise.workload.stacks.stack import find_stack

@@ -26,7 +26,7 @@ from gpuwise.predict.kernels.lookup.tables import gather_time
 from gpuwise.predict.kernels.memory_bound import dram_rate, memory_time
 from gpuwise.predict.kernels.registry import kernel_times
 from gpuwise.predict.kernels.single import matmul
-from gpuwise.serve.engine import EngineConfig, version_number
+from gpuwise.serve.engines.engine import Engine, EngineConfig, version_number
 from gpuwise.serve.formats import FORMATS
 from gpuwise.workload.step import FAMILIES, FAMILY_CODE, Kind, OpTable
 
@@ -139,9 +139,8 @@ def _experts(device: Accelerator, arch: Architecture, config: EngineConfig, toke
 
     skew = "power_law" if moe.n_experts > EVEN_EXPERTS else "balanced"
     n_experts, ep, rows = moe.n_experts, config.moe_ep, tokens.astype(np.float64)
-    if config.engine == "sglang" and ep > 1:
-        # it sorts out a rank's own rows first and multiplies these alone (sglang layers/moe/ep_moe), where the measured layer
-        # goes through those of other ranks as well: a layer of the rank's experts over the rows that the busiest rank gets
+    if config.program.sorts_expert_rows and ep > 1:
+        # the measured layer goes through other ranks' rows as well: a layer of the rank's experts over the busiest rank's rows
         one = np.ones_like(rows)
         rows = np.maximum(loads_of(skew, rows, moe.n_active * one, n_experts * one, ep * one, one).routed / moe.n_active, 1.0)
         n_experts, ep = n_experts // ep, 1
@@ -159,10 +158,10 @@ def _experts(device: Accelerator, arch: Architecture, config: EngineConfig, toke
             ep,
             gated=arch.gated_mlp,
             distribution=skew,
-            implementation=_expert_kernel(device, config.engine, name, _plain(config, name)),
+            implementation=_expert_kernel(device, config.program, name, _plain(config, name)),
         )
 
-    name = expert_format(device, config.expert_weights or config.weights, config.engine)
+    name = expert_format(device, config.expert_weights or config.weights, config.program)
     if name == "fp8" and _plain(config, name):  # in the kernels of block scales, as on Hopper
         name = "fp8_block"
     if name != "int8_wo":
@@ -174,102 +173,53 @@ def _experts(device: Accelerator, arch: Architecture, config: EngineConfig, toke
     return narrow._replace(time_s=narrow.time_s + share * np.maximum(wide.time_s - narrow.time_s, 0.0))
 
 
-EXPERT_KERNELS = {
-    ("vllm", "bf16"): (
-        "vllm_unquantizedfusedmoe_triton_tritonexperts",
-        "vllm_unquantizedfusedmoe_flashinfer_trtllm_trtllmbf16experts",
-    ),
-    ("vllm", "fp8"): (
-        "vllm_modeloptfp8moe_flashinfer_trtllm_trtllmfp8expertsmonolithic",
-        "vllm_modeloptfp8moe_flashinfer_cutlass_flashinferexperts",
-    ),
-    ("vllm", "fp8_block"): (
-        "vllm_fp8moe_flashinfer_trtllm_trtllmfp8expertsmonolithic",
-        "vllm_fp8moe_triton_tritonexperts",
-    ),
-    ("vllm", "nvfp4"): ("vllm_compressedtensorsw4a4nvfp4moe_flashinfer_trtllm_trtllmnvfp4expertsmonolithic",),
-    ("vllm", "int4_wo"): ("vllm_compressedtensorswna16marlinmoe_marlin_marlinexperts",),
-    ("vllm", "w4a16_mxfp4"): (
-        "vllm_gptossmxfp4moe_triton_oaitritonmxfp4expertsmonolithic",
-        "vllm_gptossmxfp4moe_marlin_marlinexperts",
-    ),
-    ("vllm", "w4a8_mxfp4_mxfp8"): ("vllm_mxfp4moe_flashinfer_trtllm_mxfp4_mxfp8_trtllmmxfp4expertsmodular",),
-    ("sglang", "bf16"): ("sglang_flashinfer_trtllm_moe", "sglang_fused_moe_triton"),
-    ("sglang", "fp8_block"): ("sglang_flashinfer_trtllm_moe", "sglang_fused_moe_triton"),
-    ("sglang", "nvfp4"): ("sglang_flashinfer_trtllm_moe",),
-    ("sglang", "w4a16_mxfp4"): ("vllm_gptossmxfp4moe_triton_oaitritonmxfp4expertsmonolithic",),
-    ("trtllm", "bf16"): ("moe_torch_flow_cutlass", "moe_torch_flow"),
-    ("trtllm", "fp8"): ("moe_torch_flow_cutlass",),
-    ("trtllm", "fp8_block"): ("moe_torch_flow_cutlass",),
-    ("trtllm", "w4a16_mxfp4"): ("moe_torch_flow",),
-    ("trtllm", "w4a8_mxfp4_mxfp8"): ("moe_torch_flow",),
-}
-"""The expert kernels an engine runs for a format, the one it prefers first; the first that was measured on
-the device's family counts, and the family's usual kernel where none was. SGLang multiplies gpt-oss' experts on Hopper in OpenAI's
-triton_kernels as vLLM does (sglang srt/server_args.py, moe_runner_backend "triton_kernel" for GptOssForCausalLM)."""
-
-
-FLASHINFER_EXPERTS = {
-    ("vllm", "fp8"): "0.15",
-    ("vllm", "fp8_block"): "0.15",
-    ("vllm", "bf16"): "0.18",
-    ("sglang", "bf16"): "0.5.8",
-}
-"""Since when an engine takes FlashInfer's experts unasked (vllm pull requests 32414, 36286; SGLang's 11816 and 13489 of late 2025
-do so for narrow formats alone); before, and with ``--moe-backend triton``, Triton's, measured under SGLang on Blackwell."""
 _TRITON = "sglang_fused_moe_triton"
+"""Experts before FlashInfer's, and with ``--moe-backend triton``: measured under SGLang on Blackwell."""
 
 
 def _plain(config: EngineConfig, weights: str) -> bool:
     """Whether an engine multiplies experts of a format in Triton."""
-    since, version = FLASHINFER_EXPERTS.get((config.engine, weights)), config.version
+    since, version = config.program.flashinfer_experts.get(weights), config.version
     if since is None:
         return False
     return config.experts == "triton" or (version is not None and version_number(version) < version_number(since))
 
 
-def _expert_kernel(device: Accelerator, engine: str, weights: str, plain: bool = False) -> str | None:
+def _expert_kernel(device: Accelerator, engine: Engine, weights: str, plain: bool = False) -> str | None:
     measured = load_json("moe")["physics"].get(weights, {})
-    names = EXPERT_KERNELS.get((engine, weights), ())
+    names = engine.expert_kernels.get(weights, ())
     for name in (*(n for n in names if "flashinfer" not in n), _TRITON) if plain else names:
         if device.family in measured.get(name, {}):
             return name
     return None
 
 
-def expert_format(device: Accelerator, weights: str, engine: str = "vllm") -> str:
+def expert_format(device: Accelerator, weights: str, engine: Engine) -> str:
     """The fused expert kernel for weights held as ``weights``.
 
-    MXFP4 is widened to 16 bits before Blackwell, and under vLLM on graphics cards of it too: its kernels in 8 bits are of the
-    data-centre parts, and what is neither these nor Hopper runs Marlin (vllm model_executor/layers/quantization/mxfp4.py,
-    get_mxfp4_backend). Where Marlin was not measured on these weights it takes its times on four-bit integers: the same kernel,
-    whose weights differ in their scales by 3 %.
-
-    vLLM runs 8-bit experts on Hopper in the kernels of block scales (Triton, DeepGEMM), whose times those of one scale a
-    tensor share; the one measured kernel of its other way, FlashInfer's CUTLASS for ModelOpt checkpoints, must be asked for
-    (vllm model_executor/layers/fused_moe/oracle/fp8.py, VLLM_USE_FLASHINFER_MOE_FP8) and is slower than 16 bits. Devices
-    without an 8-bit rate widen such weights as they do those of dense layers (``int8_wo``)."""
+    MXFP4 is widened to 16 bits where the engine has no kernel in 8 bits. Where Marlin was not measured on these weights it
+    takes its times on four-bit integers: the same kernel, whose weights differ in their scales by 3 %. Devices without an
+    8-bit rate widen 8-bit weights as they do those of dense layers (``int8_wo``)."""
     if weights in ("fp8", "fp8_block") and "fp8" not in device.peak_flop_per_s:
         return "int8_wo"
-    if weights == "fp8" and engine == "vllm" and device.family == "Hopper":
+    if weights == "fp8" and device.family in engine.fp8_experts_in_blocks:
         return "fp8_block"
     if weights == "mxfp4":
-        narrow = "mxfp8" in device.peak_flop_per_s and (engine != "vllm" or device.family == "Blackwell")
-        if narrow:
+        if "mxfp8" in device.peak_flop_per_s and (engine.mxfp8_experts is None or device.family in engine.mxfp8_experts):
             return "w4a8_mxfp4_mxfp8"
-        marlin = engine == "vllm" and device.vendor == "NVIDIA" and _expert_kernel(device, engine, "w4a16_mxfp4") is None
-        return "int4_wo" if marlin else "w4a16_mxfp4"
+        unmeasured = device.vendor == "NVIDIA" and _expert_kernel(device, engine, "w4a16_mxfp4") is None
+        return "int4_wo" if engine.marlin_experts and unmeasured else "w4a16_mxfp4"
     if weights == "nvfp4" and "nvfp4" not in device.peak_flop_per_s:
         return "int4_wo"
     return weights
 
 
-def mxfp4_kernel(device: Accelerator, engine: str) -> str:
-    """``marlin``, ``triton`` or ``trtllm``: whose kernels multiply experts in MXFP4."""
+def mxfp4_kernel(device: Accelerator, engine: Engine) -> str:
+    """``marlin``, ``triton`` or ``cutlass``: whose kernels multiply experts in MXFP4."""
     name = expert_format(device, "mxfp4", engine)
     if name == "w4a16_mxfp4":
         return "marlin" if "marlin" in (_expert_kernel(device, engine, name) or "") else "triton"
-    return "marlin" if name == "int4_wo" else "trtllm"
+    return "marlin" if name == "int4_wo" else "cutlass"
 
 
 def _attention(

@@ -34,7 +34,8 @@ from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.predict.coefficients import load_json
 from gpuwise.predict.estimate import Basis, Estimate
-from gpuwise.predict.memory.kv_cache import LLAMA_CPP, kv_cache_bytes
+from gpuwise.predict.memory.kv_cache import kv_cache_bytes
+from gpuwise.serve.engines.llama_cpp import LAYOUT
 from gpuwise.serve.formats import find_format, weight_bytes_read
 from gpuwise.serve.memory import LOCAL_BATCH_TOKENS
 from gpuwise.workload.transformer.parameters import count_parameters
@@ -96,7 +97,7 @@ def seconds(
     """Seconds of a token of each of ``sequences`` that hold ``context`` tokens, under the constants ``form``. Raises
     UnpredictableError for several on a device without published rates."""
     moved = weight_bytes_read(arch, weights, tokens=sequences)
-    cache = sequences * float(kv_cache_bytes(arch, context, LLAMA_CPP.unpadded))
+    cache = sequences * float(kv_cache_bytes(arch, context, LAYOUT.unpadded))
     vendor = form["vendors"].get(accelerator.vendor, form["vendors"]["NVIDIA"])
     stream = (moved + cache) / (vendor["bandwidth_share"] * accelerator.memory_bandwidth_bytes_per_s)
     wide = find_format(weights).bytes_per_weight >= _WIDE_BYTES

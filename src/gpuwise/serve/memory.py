@@ -17,16 +17,15 @@ from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.predict.memory.context import context_bytes
 from gpuwise.predict.memory.device import usable_bytes
-from gpuwise.predict.memory.kv_cache import LLAMA_CPP, VLLM, CacheLayout, kv_cache_bytes
-from gpuwise.serve.engine import LLAMA_CPP as LLAMA_CPP_ENGINE
-from gpuwise.serve.engine import EngineConfig
+from gpuwise.predict.memory.kv_cache import PAGED, CacheLayout, kv_cache_bytes
+from gpuwise.serve.engines.engine import EngineConfig, engine_of
 from gpuwise.serve.formats import FORMATS, WIDE_BYTES, find_format, weight_bytes
 from gpuwise.serve.iteration_kernels import mxfp4_kernel
 from gpuwise.workload.transformer.parameters import count_parameters
 
 LOCAL_BATCH_TOKENS = 512
 """The same for llama.cpp (n_ubatch, llama.cpp tools/server/README.md)."""
-MXFP4_TILES = {"marlin": (256, 128), "triton": (256, 1), "trtllm": (256, 256)}
+MXFP4_TILES = {"marlin": (256, 128), "triton": (256, 1), "cutlass": (256, 256)}
 """Widths of which hidden and expert dimensions of a rank are padded to multiples, by kernel: vllm
 model_executor/layers/quantization/mxfp4.py, create_weights; Triton's layout on Hopper by what it loads (64.38 GiB of
 gpt-oss-120b, vllm issue 33155; Marlin 65.97, issue 23278; the checkpoint 60.8)."""
@@ -57,13 +56,13 @@ class ServingMemory:
 
 def cache_layout(weights: str) -> CacheLayout:
     """How the program that runs weights of this format lays the cache out. Raises UnknownNameError."""
-    return LLAMA_CPP if find_format(weights).of_llama_cpp else VLLM
+    return engine_of(find_format(weights).name).cache
 
 
 @lru_cache(maxsize=1024)
 def sequence_bytes(arch: Architecture, context: int, tp: int, kv_dtype: str) -> float:
     """Cache of one sequence on a rank."""
-    return float(kv_cache_bytes(arch, context, replace(VLLM, tp=tp, dtype=kv_dtype)))
+    return float(kv_cache_bytes(arch, context, replace(PAGED, tp=tp, dtype=kv_dtype)))
 
 
 @lru_cache(maxsize=1024)
@@ -75,7 +74,7 @@ def rank_weights(arch: Architecture, config: EngineConfig, accelerator: Accelera
     dense = weight_bytes(arch, config.weights, config.expert_weights) - experts
     if accelerator is not None:
         experts *= expert_padding(arch, config, accelerator)
-    if config.pp == 1 or config.engine == LLAMA_CPP_ENGINE:
+    if config.pp == 1 or config.program.in_turn:
         return dense / config.tp + experts / (config.moe_tp * config.moe_ep)
     outside = (count.total - count.layers) * WIDE_BYTES
     layers = (dense - outside) / config.tp + experts / (config.moe_tp * config.moe_ep)
@@ -89,10 +88,10 @@ def rank_weights(arch: Architecture, config: EngineConfig, accelerator: Accelera
 
 def expert_padding(arch: Architecture, config: EngineConfig, accelerator: Accelerator) -> float:
     """What MXFP4 experts take over their checkpoint: their kernels' tiles are whole (gpt-oss: 2,880 wide)."""
-    if arch.moe is None or (config.expert_weights or config.weights) != "mxfp4" or config.engine == LLAMA_CPP_ENGINE:
+    if arch.moe is None or (config.expert_weights or config.weights) != "mxfp4":
         return 1.0
     hidden, ffn = arch.moe.latent or arch.hidden, arch.moe.expert_ffn / config.moe_tp
-    wide, inner = MXFP4_TILES[mxfp4_kernel(accelerator, config.engine)]
+    wide, inner = MXFP4_TILES[mxfp4_kernel(accelerator, config.program)]
     return math.ceil(hidden / wide) * wide * math.ceil(ffn / inner) * inner / (hidden * ffn)
 
 
@@ -113,7 +112,7 @@ def llama_cpp_memory(
     arch: Architecture, accelerator: Accelerator, weights: str, *, n_devices: int, context: int
 ) -> ServingMemory:
     """Bytes on one of ``n_devices`` that hold layers in turn (llama.cpp), one sequence of ``context`` tokens."""
-    cache = float(kv_cache_bytes(arch, context, replace(LLAMA_CPP, stages=n_devices)))
+    cache = float(kv_cache_bytes(arch, context, replace(cache_layout(weights), stages=n_devices)))
     workspace = LOCAL_BATCH_TOKENS * 4.0 * (arch.vocab + 4 * arch.hidden)
     if accelerator.unified_memory:
         most = accelerator.memory_bytes * UNIFIED_SHARE

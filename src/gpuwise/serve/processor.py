@@ -13,7 +13,8 @@ from gpuwise.facts.hardware.cpus import Cpu
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.predict.cpu import CpuTime, share_of_peak
 from gpuwise.predict.estimate import Estimate
-from gpuwise.predict.memory.kv_cache import LLAMA_CPP, kv_cache_bytes
+from gpuwise.predict.memory.kv_cache import kv_cache_bytes
+from gpuwise.serve.engines.llama_cpp import LAYOUT
 from gpuwise.serve.formats import weight_bytes_read
 from gpuwise.workload.transformer.tables import model_flop_per_token
 
@@ -26,7 +27,7 @@ def token_time(cpu: Cpu, arch: Architecture, weights: str, *, context: float = 1
     """
     if not all(1.0 <= size < float("inf") for size in (context, batch)):
         raise InputError("decoding needs a context and a batch of at least 1")
-    cache = float(kv_cache_bytes(arch, context, LLAMA_CPP.unpadded)) * batch
+    cache = float(kv_cache_bytes(arch, context, LAYOUT.unpadded)) * batch
     share, sigma, basis = share_of_peak(cpu, "decode")
     memory = (weight_bytes_read(arch, weights) + cache) / (share * cpu.memory_bandwidth_bytes_per_s)
     network, network_sigma, _ = share_of_peak(cpu, "network")

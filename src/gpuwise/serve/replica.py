@@ -16,11 +16,12 @@ from gpuwise.errors import GpuwiseError, InputError, UnpredictableError
 from gpuwise.facts.hardware.systems import System
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.predict.estimate import Estimate
-from gpuwise.serve.engine import LLAMA_CPP, PROGRAMS, EngineConfig, engine_runs, tensor_parallel
+from gpuwise.serve.engines.engine import LOCAL_ENGINE, EngineConfig, engine_runs, tensor_parallel
+from gpuwise.serve.engines.settings import Settings
 from gpuwise.serve.formats import FORMATS
 from gpuwise.serve.llama_cpp import MOST_DEVICES, token_time, vendors
 from gpuwise.serve.memory import ServingMemory, llama_cpp_memory, sequence_bytes
-from gpuwise.serve.simulate import Server, Settings
+from gpuwise.serve.simulate import Server
 from gpuwise.serve.simulate.front import known_error
 from gpuwise.serve.simulate.pool_memory import engine_parts
 from gpuwise.serve.splits import check_split
@@ -37,7 +38,7 @@ class EngineReplica:
 
     @property
     def program(self) -> str:
-        return PROGRAMS[self.config.engine]
+        return self.config.program.title
 
     @property
     def weights(self) -> str:
@@ -125,7 +126,7 @@ class LlamaCppReplica:
 
     @property
     def program(self) -> str:
-        return LLAMA_CPP
+        return LOCAL_ENGINE
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -226,7 +227,7 @@ def serve(
                     refusals.append(one)
                 elif replica.program not in fastest or one.step.expected < fastest[replica.program].step.expected:
                     fastest[replica.program] = one
-        for one in sorted(fastest.values(), key=lambda s: s.replica.program == LLAMA_CPP):
+        for one in sorted(fastest.values(), key=lambda s: isinstance(s.replica, LlamaCppReplica)):
             if 1.0 / one.step.expected >= least_tokens_per_s:
                 return one
             if slow is None or one.step.expected < slow.step.expected:

@@ -1,7 +1,7 @@
 """Speech written down in batches: an encoder over each window of sound, then a decoder that reads it at every token.
 
 For B windows of S encoded tokens (1,500 for 30 s), n tokens written of each, L_d decoder layers of hidden size H and A heads of
-size D, with the costs of the engine (:class:`gpuwise.serve.engine.EngineCosts`) once an iteration:
+size D, with the costs of the engine (:class:`gpuwise.serve.engines.costs.EngineCosts`) once an iteration:
 
     t(B) = encoder(B x S) + L_d kv(B x S) + sum over the n steps of (decoder(B, keys so far) + L_d cross(B))
     kv     [B S, H] x [H, 2 A D]: what the decoder sees of the sound, computed once
@@ -37,7 +37,8 @@ from gpuwise.predict.kernels.attention.fused import attention_decode_time
 from gpuwise.predict.kernels.attention.implementations import serving_kernel
 from gpuwise.predict.kernels.conditions import SERVING
 from gpuwise.predict.kernels.single import matmul
-from gpuwise.serve.engine import EngineConfig, engine_costs, version_number
+from gpuwise.serve.engines.costs import engine_costs
+from gpuwise.serve.engines.engine import EngineConfig, version_number
 from gpuwise.serve.iteration import iteration_time
 from gpuwise.serve.iteration_kernels import half_format
 from gpuwise.units import MILLI
@@ -49,8 +50,6 @@ WINDOW_S = 30.0
 TOKENS_PER_WINDOW = 100
 """English is spoken at about 150 words a minute (National Center for Voice and Speech, ncvs.org), and a word is 4/3 of a token
 (OpenAI, What are tokens and how to count them)."""
-GRAPHS_SINCE = (0, 13)
-"""Version of vLLM from which decoders that read an encoder run in graphs."""
 EAGER_LAYER_S = 0.72 * MILLI
 """Host time of one layer of a decoder that vLLM launches kernel by kernel: of Qwen2.5-Omni-7B on A800 22 ms a token in 28 layers
 and 19.5 ms in 24 (vllm-project/vllm-omni issue 7960), of Voxtral-Mini-4B on H200 16.5 ms in 26 (vllm-project/vllm pull request
@@ -91,7 +90,7 @@ def speech_time(arch: Architecture, system: System, config: EngineConfig, batch:
     )
     cross_s = slowdown * arch.n_layers * float((asked.time_s + out.time_s + seen.time_s)[0])
     each = step.expected + cross_s
-    if config.engine == "vllm" and config.version is not None and version_number(config.version) < GRAPHS_SINCE:
+    if config.version is not None and version_number(config.version) < version_number(config.program.encoder_graphs_since):
         each = max(each, engine_costs(config).iteration_s + EAGER_LAYER_S * arch.n_layers)
     seconds = first.expected + slowdown * arch.n_layers * float(shown.time_s[0]) + tokens * each
     sigma = max(float(np.log(e.high / e.expected)) for e in (first, step)) / Z80

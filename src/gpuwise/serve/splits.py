@@ -20,10 +20,8 @@ from dataclasses import replace
 
 from gpuwise.errors import InputError
 from gpuwise.facts.models.architecture import Architecture
-from gpuwise.serve.engine import LLAMA_CPP, EngineConfig
+from gpuwise.serve.engines.engine import EngineConfig
 
-VOCABULARY_STEP = 64
-"""vllm and sglang layers/vocab_parallel_embedding.py, DEFAULT_VOCAB_PADDING_SIZE."""
 GROUPS = {"fp8_block": 128, "int4_wo": 128, "nvfp4": 16}
 """Inputs of a product that share a scale (vllm layers/quantization/fp8.py, awq.py, gptq_marlin.py, modelopt.py). MXFP4 is padded
 (serve/memory.py)."""
@@ -71,8 +69,6 @@ def _stages_refused(arch: Architecture, config: EngineConfig) -> str:
 
 
 def _tensor_refused(arch: Architecture, config: EngineConfig) -> str:
-    if config.engine == LLAMA_CPP:
-        return ""
     return next(_reasons(arch, config), "")
 
 
@@ -87,8 +83,9 @@ def _reasons(arch: Architecture, config: EngineConfig) -> Iterator[str]:
         yield f"{arch.kv_heads} key-value heads of {arch.name} do not divide over {ranks}, nor {t} by {arch.kv_heads}"
     if arch.mamba is not None and (arch.mamba.heads or arch.mamba.inner) % t:
         yield f"the state space of {arch.name} does not divide over {ranks}"
-    rows = -(-arch.vocab // VOCABULARY_STEP) * VOCABULARY_STEP
-    if config.engine in ("vllm", "sglang") and rows % t:
+    step = config.program.vocabulary_step
+    rows = -(-arch.vocab // step) * step if step else t
+    if rows % t:
         yield f"the vocabulary of {arch.name}, padded to {rows:,}, does not divide over {ranks}"
     if moe is not None:
         if t > moe.n_experts:

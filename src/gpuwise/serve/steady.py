@@ -22,7 +22,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from gpuwise.predict.estimate import Estimate, weakest
-from gpuwise.serve.engine import LLAMA_CPP
 from gpuwise.serve.simulate.kernel_steps import graph_sizes
 from gpuwise.serve.simulate.server import Server
 from gpuwise.serve.simulate.step_time import Steps
@@ -76,7 +75,7 @@ def _only(server: Server, sequences: int, prompts: tuple[int, ...]) -> tuple[tup
 def _estimate(server: Server, steps: Steps, seconds: float) -> Estimate:
     """With the spread of the engine's steps, and of the kernels where the device's were not fitted."""
     tables = steps.tables
-    fitted = tables.basis in ("measured", "fitted") and server.config.engine != LLAMA_CPP
+    fitted = tables.basis in ("measured", "fitted") and not server.config.program.whole_steps
     sigma = math.hypot(server.front.costs.log_sigma, 0.0 if fitted else tables.log_sigma)
     return Estimate.from_log_sigma(seconds, sigma, weakest(tables.basis, "fitted"))
 

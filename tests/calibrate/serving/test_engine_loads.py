@@ -7,7 +7,7 @@ import pytest
 
 from gpuwise.calibrate.serving.engine_loads import read_engine_runs, score_engine_runs
 from gpuwise.calibrate.serving.load import replay
-from gpuwise.serve.engine import EngineCosts
+from gpuwise.serve.engines.costs import EngineCosts
 from gpuwise.serve.simulate.front import Front
 from studies.serving.engine_fit import STEP, throughput
 

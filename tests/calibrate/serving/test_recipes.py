@@ -6,8 +6,8 @@ import pytest
 
 from gpuwise.calibrate.serving.recipes import recipe, throughput_test
 from gpuwise.calibrate.serving.rows import model_of, system_of
-from gpuwise.serve.engine import EngineConfig
-from gpuwise.serve.simulate import Settings
+from gpuwise.serve.engines.engine import EngineConfig
+from gpuwise.serve.engines.settings import Settings
 from gpuwise.serve.simulate.front import front_of
 
 

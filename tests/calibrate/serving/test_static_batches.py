@@ -7,7 +7,7 @@ import pytest
 from gpuwise.calibrate.serving import static_batches
 from gpuwise.calibrate.serving.load import predicted, replay
 from gpuwise.calibrate.serving.static_batches import read_static_batches
-from gpuwise.serve.engine import EngineConfig
+from gpuwise.serve.engines.engine import EngineConfig
 from gpuwise.serve.simulate.front import front_of
 
 TABLE = """engine,model,gpu,tp,concurrency,input_len_mean,output_len_mean,e2e_mean_s

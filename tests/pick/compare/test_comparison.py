@@ -21,7 +21,7 @@ from gpuwise.pick.compare.serving import serve_alike
 from gpuwise.pick.compare.words import than
 from gpuwise.plan.api import make_plan
 from gpuwise.plan.goal import Wishes
-from gpuwise.predict.memory.kv_cache import VLLM, kv_cache_bytes
+from gpuwise.predict.memory.kv_cache import PAGED, kv_cache_bytes
 
 TODAY = datetime.date(2026, 11, 21)
 CARDS = ("RTX 4090", "L40S", "A100 80GB")
@@ -211,7 +211,7 @@ def test_a_bigger_memory_serves_more_at_once() -> None:
     small, large = (x.value for x in c.row("serve_room").cells)
     assert small and large and large > 2 * small  # the weights are held once in either
     assert c.work is not None
-    more = (large - small) * float(kv_cache_bytes(c.work.arch, c.work.context, VLLM.unpadded)) / c.work.context
+    more = (large - small) * float(kv_cache_bytes(c.work.arch, c.work.context, PAGED.unpadded)) / c.work.context
     assert more == pytest.approx(0.92 * 40 * 2**30, rel=0.03)  # vLLM's gpu_memory_utilization
 
 

@@ -11,8 +11,7 @@ from gpuwise.errors import InputError, UnknownNameError
 from gpuwise.facts.models.catalogue import find_model
 from gpuwise.predict.memory.kv_cache import (
     ELEMENT_BYTES,
-    LLAMA_CPP,
-    VLLM,
+    PAGED,
     CacheLayout,
     kv_cache_bytes,
     kv_page_bytes,
@@ -21,6 +20,8 @@ from gpuwise.predict.memory.kv_cache import (
 )
 from gpuwise.units import GIB
 
+SLOTS = CacheLayout("fp16", page_tokens=256, chunk_tokens=512, spare_pages=0, grouped=False, window_everywhere=False)
+"""As llama.cpp's."""
 LLAMA = find_model("llama-3.1-8b")
 MODELS = ("llama-3.1-8b", "gemma-3-27b", "gpt-oss-20b", "mistral-7b", "deepseek-v3", "t5-base", "qwen3-30b-a3b")
 
@@ -42,7 +43,7 @@ LOGGED = (
 
 @pytest.mark.parametrize(("model", "dtype", "tp", "pool_gib", "blocks", "tokens"), LOGGED)
 def test_blocks_that_vllm_logged(model: str, dtype: str, tp: int, pool_gib: float, blocks: int, tokens: int) -> None:
-    layout = replace(VLLM, dtype=dtype, tp=tp)
+    layout = replace(PAGED, dtype=dtype, tp=tp)
     arch, pool = find_model(model), pool_gib * GIB
     assert pool / kv_page_bytes(arch, layout) == pytest.approx(blocks, rel=2e-4)  # the pool is rounded to 0.01 GiB
     assert kv_pool_tokens(arch, pool, layout) == pytest.approx(tokens, rel=2e-4)
@@ -52,47 +53,47 @@ def test_blocks_that_vllm_logged(model: str, dtype: str, tp: int, pool_gib: floa
 def test_sequences_of_8192_tokens_that_vllm_logged(model: str, sequences: float) -> None:
     """Its figure takes the whole sequence as computed at once: window layers keep all of it, and a page to spare."""
     blocks = next(row[4] for row in LOGGED if row[0] == model)
-    at_once = replace(VLLM, chunk_tokens=8192)
+    at_once = replace(PAGED, chunk_tokens=8192)
     assert blocks / kv_pages(find_model(model), 8192, at_once) == pytest.approx(sequences, rel=2e-3)
 
 
 def test_sizes_that_dimensions_give() -> None:
     assert kv_cache_bytes(LLAMA, 131_072) == 131_072 * 131_072  # 128 KiB a token
     latent = find_model("deepseek-v3")
-    assert kv_cache_bytes(latent, 1, VLLM.unpadded) == 61 * (512 + 64) * 2  # arXiv 2412.19437: 70 KB a token
-    assert kv_cache_bytes(latent, 4096, replace(VLLM, tp=8)) == kv_cache_bytes(latent, 4096)
+    assert kv_cache_bytes(latent, 1, PAGED.unpadded) == 61 * (512 + 64) * 2  # arXiv 2412.19437: 70 KB a token
+    assert kv_cache_bytes(latent, 4096, replace(PAGED, tp=8)) == kv_cache_bytes(latent, 4096)
     gemma = find_model("gemma-3-27b")
     seen = 10 * 8192 + 52 * 1024
-    assert kv_cache_bytes(gemma, 8192, VLLM.unpadded) == 2 * 16 * 128 * 2 * seen
+    assert kv_cache_bytes(gemma, 8192, PAGED.unpadded) == 2 * 16 * 128 * 2 * seen
     # 52 window layers in six groups of ten, each with a page more than its window
     assert kv_cache_bytes(gemma, 8192) == 2 * 16 * 128 * 2 * 10 * (8192 + 6 * (1024 + 16))
     # llama.cpp: 1024 + 512 cells, a multiple of 256
-    assert kv_cache_bytes(gemma, 8192, LLAMA_CPP) == 2 * 16 * 128 * 2 * (10 * 8192 + 52 * 1536)
+    assert kv_cache_bytes(gemma, 8192, SLOTS) == 2 * 16 * 128 * 2 * (10 * 8192 + 52 * 1536)
 
 
 def test_kv_heads_are_replicated_where_ranks_are_more() -> None:
     one = float(kv_cache_bytes(LLAMA, 4096))
-    split = [float(kv_cache_bytes(LLAMA, 4096, replace(VLLM, tp=t))) / one for t in (2, 4, 8, 16)]
+    split = [float(kv_cache_bytes(LLAMA, 4096, replace(PAGED, tp=t))) / one for t in (2, 4, 8, 16)]
     assert split == [1 / 2, 1 / 4, 1 / 8, 1 / 8]
 
 
 def test_a_window_of_every_layer_is_vllm_s_own() -> None:
     mistral = find_model("mistral-7b")
-    assert kv_cache_bytes(mistral, 32_768) < kv_cache_bytes(mistral, 32_768, LLAMA_CPP) / 7
-    assert kv_cache_bytes(mistral, 32_768, LLAMA_CPP) == 4.0 * 32 * 8 * 128 * 32_768
+    assert kv_cache_bytes(mistral, 32_768) < kv_cache_bytes(mistral, 32_768, SLOTS) / 7
+    assert kv_cache_bytes(mistral, 32_768, SLOTS) == 4.0 * 32 * 8 * 128 * 32_768
 
 
 def test_a_decoder_behind_an_encoder_keeps_the_encoder_s_keys_and_values_too() -> None:
     whisper = find_model("whisper-large-v3")
     assert whisper.encoder is not None
     per_token = 2 * whisper.n_layers * whisper.heads * whisper.head_dim * 2
-    assert kv_cache_bytes(whisper, 448, VLLM.unpadded) == per_token * (448 + whisper.encoder.seq_len)
+    assert kv_cache_bytes(whisper, 448, PAGED.unpadded) == per_token * (448 + whisper.encoder.seq_len)
     assert kv_cache_bytes(whisper, 0) == 0
     assert kv_cache_bytes(find_model("bert-base"), 512) == 0
 
 
 @pytest.mark.parametrize("model", MODELS)
-@pytest.mark.parametrize("layout", [VLLM, LLAMA_CPP, VLLM.unpadded])
+@pytest.mark.parametrize("layout", [PAGED, SLOTS, PAGED.unpadded])
 def test_more_tokens_never_take_less_and_padding_never_takes_from_it(model: str, layout: CacheLayout) -> None:
     arch, lengths = find_model(model), np.arange(0, 20_000, 7)
     size = kv_cache_bytes(arch, lengths, layout)
@@ -103,8 +104,8 @@ def test_more_tokens_never_take_less_and_padding_never_takes_from_it(model: str,
 
 @pytest.mark.parametrize("dtype", sorted(ELEMENT_BYTES))
 def test_bytes_follow_the_format(dtype: str) -> None:
-    wide = float(kv_cache_bytes(LLAMA, 1000, replace(VLLM, dtype="fp32")))
-    assert kv_cache_bytes(LLAMA, 1000, replace(VLLM, dtype=dtype)) == wide * ELEMENT_BYTES[dtype] / 4
+    wide = float(kv_cache_bytes(LLAMA, 1000, replace(PAGED, dtype="fp32")))
+    assert kv_cache_bytes(LLAMA, 1000, replace(PAGED, dtype=dtype)) == wide * ELEMENT_BYTES[dtype] / 4
 
 
 def test_what_is_no_cache_is_refused() -> None:

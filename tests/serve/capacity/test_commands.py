@@ -10,9 +10,8 @@ from gpuwise.facts.hardware.naming import find_cluster
 from gpuwise.facts.models.catalogue import find_model
 from gpuwise.serve.capacity.commands import start_commands
 from gpuwise.serve.capacity.configurations import Configuration, Requirements, layouts
-from gpuwise.serve.engine import EngineConfig
-from gpuwise.serve.simulate import Settings
-from gpuwise.serve.simulate.adapters import Adapters
+from gpuwise.serve.engines.engine import EngineConfig
+from gpuwise.serve.engines.settings import Adapters, Settings
 
 DENSE = Configuration(
     find_model("llama-3.1-8b"), find_cluster("1xH100-SXM5-80GB").system, EngineConfig("vllm"), Settings(max_model_len=8192)

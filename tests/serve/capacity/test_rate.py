@@ -20,12 +20,12 @@ from gpuwise.serve.capacity.fleet import Demand, accelerators_of, copies_on, fle
 from gpuwise.serve.capacity.rate import curve, knee_rate, largest_rate, operate, operate_within, rate_estimate
 from gpuwise.serve.capacity.saturation import WORDS, kv_fill, saturation_of, why_missed
 from gpuwise.serve.capacity.search import frontier, search, throughput
-from gpuwise.serve.engine import tensor_parallel
+from gpuwise.serve.engines.engine import tensor_parallel
+from gpuwise.serve.engines.settings import Settings
 from gpuwise.serve.load.load import Load
 from gpuwise.serve.load.requests import Requests
 from gpuwise.serve.load.targets import parse_targets
 from gpuwise.serve.load.workloads import find_workload
-from gpuwise.serve.simulate import Settings
 
 ARCH = find_model("llama-3.2-1b")
 CLUSTER = find_cluster("2xl40s")

@@ -19,11 +19,11 @@ from gpuwise.serve.capacity.document import capacity_document
 from gpuwise.serve.capacity.fleet import Demand
 from gpuwise.serve.capacity.rate import curve, largest_rate, operate
 from gpuwise.serve.capacity.reliable import WIDER, reaches_zero, wider_by
-from gpuwise.serve.engine import tensor_parallel
+from gpuwise.serve.engines.engine import tensor_parallel
+from gpuwise.serve.engines.settings import Settings
 from gpuwise.serve.load.load import Load
 from gpuwise.serve.load.targets import as_option, parse_targets
 from gpuwise.serve.load.workloads import find_workload
-from gpuwise.serve.simulate import Settings
 
 TODAY = datetime.date(2026, 11, 28)
 SMALL = find_model("llama-3.2-1b")

@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 from gpuwise.errors import InputError
 from gpuwise.facts.hardware.naming import find_cluster
 from gpuwise.facts.models.catalogue import find_model
-from gpuwise.serve.engine import EngineConfig
-from gpuwise.serve.simulate import Requests, Server, Settings
-from gpuwise.serve.simulate.adapters import Adapters, adapter_bytes
+from gpuwise.serve.engines.engine import EngineConfig
+from gpuwise.serve.engines.settings import Adapters, Settings
+from gpuwise.serve.simulate import Requests, Server
+from gpuwise.serve.simulate.adapters import adapter_bytes
 from gpuwise.serve.simulate.budget import BudgetEngine
 from gpuwise.serve.simulate.core import Limits
 

@@ -8,9 +8,10 @@ import pytest
 from gpuwise.errors import InputError
 from gpuwise.facts.hardware.naming import find_cluster
 from gpuwise.facts.models.catalogue import find_model
-from gpuwise.serve.engine import EngineConfig
-from gpuwise.serve.simulate import Requests, Server, Settings
-from gpuwise.serve.simulate.drafts import Drafts, DraftSteps
+from gpuwise.serve.engines.engine import EngineConfig
+from gpuwise.serve.engines.settings import Drafts, Settings
+from gpuwise.serve.simulate import Requests, Server
+from gpuwise.serve.simulate.drafts import DraftSteps
 
 ARCH = find_model("llama-3.1-8b")
 SYSTEM = find_cluster("1xH100-SXM5-80GB").system

@@ -15,10 +15,11 @@ from hypothesis import strategies as st
 from gpuwise.errors import InputError
 from gpuwise.facts.hardware.naming import find_cluster
 from gpuwise.facts.models.catalogue import find_model
-from gpuwise.serve.engine import EngineConfig
+from gpuwise.serve.engines.engine import EngineConfig
+from gpuwise.serve.engines.settings import Settings
 from gpuwise.serve.load.requests import Requests
 from gpuwise.serve.memory import layers_of_stages
-from gpuwise.serve.simulate import Server, Settings
+from gpuwise.serve.simulate import Server
 from gpuwise.serve.simulate.core import Limits
 from gpuwise.serve.simulate.pipeline import PipelineEngine, Stages
 from gpuwise.serve.simulate.texts import runs_of

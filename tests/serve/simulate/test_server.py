@@ -9,9 +9,10 @@ from gpuwise.errors import InputError
 from gpuwise.facts.hardware.naming import find_cluster
 from gpuwise.facts.models.catalogue import find_model
 from gpuwise.predict.memory.kv_cache import state_bytes
-from gpuwise.serve.engine import EngineConfig
+from gpuwise.serve.engines.engine import EngineConfig
+from gpuwise.serve.engines.settings import Settings
 from gpuwise.serve.iteration import one_iteration, with_engine
-from gpuwise.serve.simulate import ClosedLoop, Requests, Server, Settings
+from gpuwise.serve.simulate import ClosedLoop, Requests, Server
 
 ARCH = find_model("llama-3.1-8b")
 SYSTEM = find_cluster("1xH100-SXM5-80GB").system

@@ -9,9 +9,10 @@ from gpuwise.errors import InputError
 from gpuwise.facts.hardware.naming import find_cluster
 from gpuwise.facts.models.catalogue import find_model
 from gpuwise.predict.coefficients import load_json
-from gpuwise.serve.engine import EngineConfig
+from gpuwise.serve.engines.engine import EngineConfig
+from gpuwise.serve.engines.settings import Settings
 from gpuwise.serve.llama_cpp import token_time
-from gpuwise.serve.simulate import Requests, Server, Settings
+from gpuwise.serve.simulate import Requests, Server
 from gpuwise.serve.steady import step_time
 from studies.serving.llama_batches import CHECKED, SPARK, batch_ratios
 

@@ -7,9 +7,10 @@ import pytest
 
 from gpuwise.facts.hardware.naming import find_cluster
 from gpuwise.facts.models.catalogue import find_model
-from gpuwise.serve.engine import EngineConfig
+from gpuwise.serve.engines.engine import EngineConfig
+from gpuwise.serve.engines.releases import engine_rules, resolved
+from gpuwise.serve.engines.settings import FILTERED, SAMPLED_ON, Settings
 from gpuwise.serve.simulate import Server
-from gpuwise.serve.simulate.settings import FILTERED, SAMPLED_ON, Settings, engine_rules, resolved
 
 H100_SYSTEM = find_cluster("h100-sxm").system
 H100 = H100_SYSTEM.accelerator

@@ -10,9 +10,11 @@ import pytest
 from gpuwise.calibrate.serving.load import Figure, LoadRun
 from gpuwise.facts.hardware.naming import find_cluster
 from gpuwise.facts.models.catalogue import find_model
-from gpuwise.serve.engine import EngineConfig, EngineCosts
+from gpuwise.serve.engines.costs import EngineCosts
+from gpuwise.serve.engines.engine import EngineConfig
+from gpuwise.serve.engines.settings import Settings
 from gpuwise.serve.load.requests import Requests
-from gpuwise.serve.simulate import Server, Settings
+from gpuwise.serve.simulate import Server
 from gpuwise.serve.simulate.front import Front
 from studies.serving.step_fit import fit_steps, stages_of
 

@@ -8,9 +8,9 @@ import pytest
 from gpuwise.facts.hardware.naming import find_cluster
 from gpuwise.facts.models.catalogue import find_model
 from gpuwise.predict.kernels.registry import kernel_times
-from gpuwise.predict.memory.kv_cache import VLLM, kv_cache_bytes, state_bytes
+from gpuwise.predict.memory.kv_cache import PAGED, kv_cache_bytes, state_bytes
 from gpuwise.predict.step.training import estimate
-from gpuwise.serve.engine import EngineConfig
+from gpuwise.serve.engines.engine import EngineConfig
 from gpuwise.serve.iteration import iteration_time
 from gpuwise.workload.stacks.stack import find_stack
 from gpuwise.workload.step import Phase
@@ -95,7 +95,7 @@ def test_the_scan_grows_with_the_sequence_as_its_tokens_do() -> None:
 
 def test_only_attention_keeps_a_cache_of_every_token() -> None:
     arch = find_model("nemotron-h-8b")
-    short, long = (float(kv_cache_bytes(arch, n, VLLM.unpadded)) for n in (1024, 8192))
+    short, long = (float(kv_cache_bytes(arch, n, PAGED.unpadded)) for n in (1024, 8192))
     assert long - short == 7168 * 4 * 2 * 8 * 128 * 2.0
     # 24 mixers of 8192 channels x 128 numbers in fp32, and 3 inputs of 10,240 channels in 16 bits
     assert short - 1024 * 4 * 2 * 8 * 128 * 2.0 == state_bytes(arch) == 24 * (8192 * 128 * 4 + 10_240 * 3 * 2)

@@ -22,11 +22,11 @@ from gpuwise.calibrate.serving.static_batches import read_static_batches
 from gpuwise.calibrate.validation import Scores
 from gpuwise.errors import GpuwiseError
 from gpuwise.predict.coefficients import load_json
-from gpuwise.serve.engine import EngineConfig, version_number
+from gpuwise.serve.engines.engine import EngineConfig, version_number
+from gpuwise.serve.engines.settings import GREEDY, Settings
 from gpuwise.serve.load.requests import ClosedLoop, Requests
-from gpuwise.serve.simulate import Run, Settings
+from gpuwise.serve.simulate import Run
 from gpuwise.serve.simulate.front import front_of
-from gpuwise.serve.simulate.settings import GREEDY
 from gpuwise.units import MILLI
 
 SHAREGPT_PROMPT, SHAREGPT_OUTPUT = 215.0, 194.0

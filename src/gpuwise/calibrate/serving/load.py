@@ -22,11 +22,11 @@ from gpuwise.calibrate.tables import read_columns
 from gpuwise.errors import GpuwiseError
 from gpuwise.facts.hardware.systems import System
 from gpuwise.facts.models.architecture import Architecture
-from gpuwise.serve.engine import EngineConfig
+from gpuwise.serve.engines.engine import EngineConfig
+from gpuwise.serve.engines.settings import DRAWN, FILTERED, Settings
 from gpuwise.serve.load.requests import ClosedLoop, Requests
-from gpuwise.serve.simulate import Run, Server, Settings
+from gpuwise.serve.simulate import Run, Server
 from gpuwise.serve.simulate.front import Front, front_of
-from gpuwise.serve.simulate.settings import DRAWN, FILTERED
 from gpuwise.units import MILLI
 
 F64 = NDArray[np.float64]

@@ -11,7 +11,7 @@ from gpuwise.calibrate.serving.load import Figure, LoadRun, load_check, predicte
 from gpuwise.calibrate.validation import Scores
 from gpuwise.errors import GpuwiseError
 from gpuwise.predict.coefficients import load_json
-from gpuwise.serve.engine import version_number
+from gpuwise.serve.engines.engine import version_number
 
 SINCE = ("0.8", "0.14")
 """Versions of vLLM with costs of their own: scheduling beside the device came in between."""

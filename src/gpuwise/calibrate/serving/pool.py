@@ -17,11 +17,12 @@ from gpuwise.facts.hardware.systems import System
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.predict.coefficients import load_json
 from gpuwise.predict.memory.device import usable_bytes
-from gpuwise.predict.memory.kv_cache import VLLM, kv_pool_tokens
-from gpuwise.serve.engine import EngineConfig
+from gpuwise.predict.memory.kv_cache import PAGED, kv_pool_tokens
+from gpuwise.serve.engines.engine import EngineConfig
+from gpuwise.serve.engines.releases import engine_rules, resolved
+from gpuwise.serve.engines.settings import Settings
 from gpuwise.serve.memory import rank_weights
 from gpuwise.serve.simulate.pool_memory import pool_memory
-from gpuwise.serve.simulate.settings import Settings, engine_rules, resolved
 from gpuwise.units import GIB
 
 _TEXT = ("engine_version", "model", "quantization", "kv_cache_dtype", "dtype")
@@ -144,4 +145,4 @@ def _naive_tokens(row: PoolRow) -> float:
     """The device's share less the weights alone."""
     assert row.architecture is not None and row.system is not None and row.config is not None
     pool = usable_bytes(row.system.accelerator) * row.memory_share - rank_weights(row.architecture, row.config)
-    return kv_pool_tokens(row.architecture, max(pool, 0.0), replace(VLLM, tp=row.config.tp, dtype=row.config.kv_dtype))
+    return kv_pool_tokens(row.architecture, max(pool, 0.0), replace(PAGED, tp=row.config.tp, dtype=row.config.kv_dtype))

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from gpuwise.calibrate.serving.rows import ServingRow
 from gpuwise.errors import GpuwiseError
-from gpuwise.serve.engine import EngineConfig, EngineCosts
+from gpuwise.serve.engines.costs import EngineCosts
+from gpuwise.serve.engines.engine import EngineConfig
 from gpuwise.serve.iteration import DeviceTimes, Iterations, device_times, shared_prefill, with_engine
 
 F64 = NDArray[np.float64]

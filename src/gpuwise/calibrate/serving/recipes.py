@@ -18,9 +18,9 @@ from dataclasses import replace
 from gpuwise.facts.hardware.systems import System
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.predict.memory.device import usable_bytes
-from gpuwise.serve.engine import EngineConfig, version_number
+from gpuwise.serve.engines.engine import EngineConfig, version_number
+from gpuwise.serve.engines.settings import Settings
 from gpuwise.serve.formats import weight_bytes
-from gpuwise.serve.simulate import Settings
 
 _LONG_STEPS = "2026-04"
 """Since then MiniMax and Kimi in 4 bits take steps of two prompts (25 April 2026; on 15 March the default)."""

@@ -19,7 +19,7 @@ from gpuwise.calibrate.tables import read_columns
 from gpuwise.errors import GpuwiseError
 from gpuwise.facts.hardware.systems import System
 from gpuwise.facts.models.architecture import Architecture
-from gpuwise.serve.engine import EngineConfig, version_number
+from gpuwise.serve.engines.engine import EngineConfig, version_number
 from gpuwise.units import MILLI
 
 QUEUEING = "needs the serving-engine simulation"

@@ -17,10 +17,9 @@ import numpy as np
 from gpuwise.calibrate.serving.load import Figure, LoadRun, records
 from gpuwise.calibrate.serving.rows import model_of, system_of
 from gpuwise.errors import GpuwiseError
-from gpuwise.serve.engine import EngineConfig
+from gpuwise.serve.engines.engine import EngineConfig
+from gpuwise.serve.engines.settings import GREEDY, Settings
 from gpuwise.serve.load.requests import Requests
-from gpuwise.serve.simulate import Settings
-from gpuwise.serve.simulate.settings import GREEDY
 
 GPUS = {"Nvidia A100 GPU": "a100-sxm-40gb", "Nvidia H100 GPU": "h100-sxm", "Nvidia GH200 GPU": "gh200-96gb"}
 """Polaris's A100, JLSE's H100 and GH200 (arXiv 2411.00136, table 2)."""

@@ -23,10 +23,9 @@ if TYPE_CHECKING:
     from gpuwise.serve.capacity.answer import Capacity, Draft, Question
     from gpuwise.serve.capacity.configurations import Requirements
     from gpuwise.serve.capacity.fleet import Demand
+    from gpuwise.serve.engines.settings import Adapters, Drafts
     from gpuwise.serve.load.load import Load
     from gpuwise.serve.load.targets import Target
-    from gpuwise.serve.simulate.adapters import Adapters
-    from gpuwise.serve.simulate.drafts import Drafts
 
 ARRIVALS = ("poisson", "gamma", "diurnal")
 FORWARD = ("embed", "rerank", "vision", "speech", "image", "video")
@@ -294,6 +293,7 @@ def as_named(model: str, arch: Architecture | ConvNet | Denoiser, constraints: C
     where options say otherwise, or for a format that is not simulated."""
     from gpuwise.cli.pick.command import bits_of
     from gpuwise.facts.models.architecture import Architecture
+    from gpuwise.serve.engines.engine import engine_name, engine_of
     from gpuwise.serve.formats import LLAMA_CPP_FORMATS, bits_as_stored, gguf_bits, gguf_format
 
     form = gguf_format(model)
@@ -305,11 +305,12 @@ def as_named(model: str, arch: Architecture | ConvNet | Denoiser, constraints: C
         form = arch.stored_format
     if form is None:
         return constraints
-    engine = constraints.engine if constraints.engine != FREE.engine else "llama.cpp"
-    if constraints.weights is not None or engine.partition("@")[0] not in ("llama.cpp", "llama-cpp", "llamacpp"):
+    reads = engine_of(form).name
+    engine = constraints.engine if constraints.engine != FREE.engine else reads
+    if constraints.weights is not None or engine_name(engine.partition("@")[0]) != reads:
         raise InputError(
             f"{form} in the model's name and --weights or --engine say two things",
-            hint=f"leave the format out of the name for other weights or engines; a file in {form} runs under llama.cpp",
+            hint=f"leave the format out of the name for other weights or engines; a file in {form} runs under {reads}",
         )
     return replace(constraints, engine=engine, weights=str(gguf_bits(form)))
 
@@ -521,12 +522,13 @@ def wanted_of(constraints: Constraints, load: Load) -> Requirements:
     """The options as what the search must hold fast. Raises InputError and UnknownNameError."""
     from gpuwise.cli.pick.command import bits_of
     from gpuwise.serve.capacity.configurations import USUAL_BITS, Requirements
+    from gpuwise.serve.engines.engine import engine_name
 
     engine, _, version = constraints.engine.partition("@")
     if constraints.kv_cache not in ("bf16", "fp8"):
         raise UnknownNameError("cache format", constraints.kv_cache, ("bf16", "fp8"), hint="bf16 or fp8")
     return Requirements(
-        {"tensorrt-llm": "trtllm", "llama-cpp": "llama.cpp", "llamacpp": "llama.cpp"}.get(engine, engine),
+        engine_name(engine),
         version or None,
         bits_of(constraints.weights) or USUAL_BITS,
         constraints.tp,
@@ -553,7 +555,7 @@ def _apart(text: str) -> tuple[int, int] | str:
 
 def _draft(text: str) -> Drafts:
     """``3`` or ``3:2.4``. Raises InputError."""
-    from gpuwise.serve.simulate.drafts import Drafts, kept_on_code
+    from gpuwise.serve.engines.settings import Drafts, kept_on_code
 
     tokens, _, acceptance = text.partition(":")
     if not tokens.isdecimal() or int(tokens) > MOST_GUESSES:
@@ -563,7 +565,7 @@ def _draft(text: str) -> Drafts:
 
 def _adapters(text: str) -> Adapters:
     """``50``, ``50:32`` or ``50:32:8``. Raises InputError."""
-    from gpuwise.serve.simulate.adapters import Adapters
+    from gpuwise.serve.engines.settings import Adapters
 
     parts = text.split(":")
     if len(parts) > 3 or not all(p.isdecimal() for p in parts):

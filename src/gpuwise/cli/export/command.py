@@ -100,11 +100,12 @@ def export(
 
 
 def _serve(document: dict[str, Any], file: str, to: str | None, out: str | None, json: bool) -> int:
-    from gpuwise.export.serving import VERSIONS, served
+    from gpuwise.export.serving import served
+    from gpuwise.serve.engines.engine import ENGINES
 
     name, files = served(document, to, file)
-    title = f"{document.get('model')} on {document.get('on')}, for {VERSIONS[name]}"
-    return _answer(title, {"target": name, "version": VERSIONS[name]}, files, out, json, started=False)
+    title = f"{document.get('model')} on {document.get('on')}, for {ENGINES[name].script}"
+    return _answer(title, {"target": name, "version": ENGINES[name].script}, files, out, json, started=False)
 
 
 def _read(document: dict[str, Any], file: str, on: str | None, tokens: float | None) -> Job:

@@ -19,7 +19,7 @@ from gpuwise.pick.compare.rows import Cell, FigureRow, Subject, find_row
 from gpuwise.pick.compare.words import verdict
 from gpuwise.pick.compare.work import PURPOSES, ComparedWork, check_work, work_rows
 from gpuwise.pick.jobs import CONTEXT_TOKENS
-from gpuwise.serve.engine import ENGINES
+from gpuwise.serve.engines.engine import DEFAULT_ENGINE
 from gpuwise.serve.formats import FORMAT_OF_PRECISION as SERVED
 from gpuwise.serve.simulate.front import known_error
 from gpuwise.workload.strategy import PRECISIONS as TRAINED
@@ -142,7 +142,7 @@ def _notes(subjects: Sequence[Subject], rows: Sequence[FigureRow], work: Compare
     batches = find_row(rows, "decode_batch")
     if batches is not None and work is not None:
         served = (s for s, c in zip(subjects, batches.cells, strict=True) if c.value is not None)
-        notes += [e for s in served if (e := known_error(work.arch, s.cluster.accelerator, ENGINES[0])) is not None]
+        notes += [e for s in served if (e := known_error(work.arch, s.cluster.accelerator, DEFAULT_ENGINE)) is not None]
     return tuple(dict.fromkeys(notes))
 
 

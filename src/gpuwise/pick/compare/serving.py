@@ -13,10 +13,10 @@ from gpuwise.errors import InputError, UnpredictableError
 from gpuwise.facts.hardware.systems import Cluster
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.predict.estimate import Estimate
-from gpuwise.serve.engine import engine_runs, tensor_parallel
+from gpuwise.serve.engines.engine import engine_runs, tensor_parallel
 from gpuwise.serve.formats import FORMAT_OF_BITS, format_of_precision
 from gpuwise.serve.iteration_kernels import half_format
-from gpuwise.serve.replica import LLAMA_CPP, EngineReplica, NoReplica, ReplicaStep, most_ranks, serve
+from gpuwise.serve.replica import EngineReplica, NoReplica, ReplicaStep, most_ranks, serve
 from gpuwise.serve.splits import why_refused
 from gpuwise.units import format_bytes
 
@@ -118,7 +118,7 @@ def _ranks(cluster: Cluster) -> tuple[int, ...]:
 def _single(served: ReplicaStep, cluster: Cluster, context: int) -> SubjectServing:
     """One sequence, by what serves it best."""
     replica = served.replica
-    split = f"tensor parallel {replica.ranks}" if replica.ranks > 1 and replica.program != LLAMA_CPP else ""
+    split = f"tensor parallel {replica.ranks}" if replica.ranks > 1 and isinstance(replica, EngineReplica) else ""
     tokens = int(replica.most_sequences(context) * context) * (cluster.n_accelerators // replica.ranks)
     held = half_format(cluster.accelerator) if replica.weights == "bf16" else replica.weights
     label = f"{held} ({replica.program})"

@@ -10,6 +10,7 @@ from itertools import combinations
 from gpuwise.pick.compare.facts import WORK_DTYPE
 from gpuwise.pick.compare.rows import TIE, Cell, FigureRow, Subject, find_row, say
 from gpuwise.pick.compare.work import WAYS, ComparedWork
+from gpuwise.serve.engines.engine import DEFAULT_ENGINE, ENGINES
 from gpuwise.serve.formats import weight_bytes_read
 
 BOUND = 0.5
@@ -261,7 +262,7 @@ def _bound(names: Sequence[str], subjects: Sequence[Subject], rows: Sequence[Fig
         if (
             rate
             and bandwidth
-            and "vLLM" in weights.cells[i].words
+            and ENGINES[DEFAULT_ENGINE].title in weights.cells[i].words
             and "parallel" not in one.cells[i].words
             and work.arch.moe is None
         ):

@@ -61,8 +61,7 @@ class CacheLayout:
         return replace(self, page_tokens=1, chunk_tokens=0, spare_pages=0, grouped=False)
 
 
-VLLM = CacheLayout()
-LLAMA_CPP = CacheLayout("fp16", page_tokens=256, chunk_tokens=512, spare_pages=0, grouped=False, window_everywhere=False)
+PAGED = CacheLayout()
 
 
 class _Layers(NamedTuple):
@@ -74,7 +73,7 @@ class _Layers(NamedTuple):
     crossed: bool = False
 
 
-def kv_cache_bytes(arch: Architecture, tokens: ArrayLike, layout: CacheLayout = VLLM) -> F64:
+def kv_cache_bytes(arch: Architecture, tokens: ArrayLike, layout: CacheLayout = PAGED) -> F64:
     """Bytes of the cache of one sequence of ``tokens`` tokens on the fullest rank, in the shape of ``tokens``; 0 for
     a model that does not generate.
 
@@ -84,7 +83,7 @@ def kv_cache_bytes(arch: Architecture, tokens: ArrayLike, layout: CacheLayout = 
     return kv_pages(arch, tokens, layout) * kv_page_bytes(arch, layout) + states
 
 
-def state_bytes(arch: Architecture, layout: CacheLayout = VLLM) -> float:
+def state_bytes(arch: Architecture, layout: CacheLayout = PAGED) -> float:
     """Bytes of the recurrent states of one sequence, however long it is: of each state-space layer the state in fp32 and the
     last inputs of its convolution in 16 bits (vllm model_executor/layers/mamba/mamba_utils.py), over the tensor group."""
     m = arch.mamba
@@ -95,7 +94,7 @@ def state_bytes(arch: Architecture, layout: CacheLayout = VLLM) -> float:
     return -(-arch.n_mamba_layers // layout.stages) * numbers
 
 
-def kv_pages(arch: Architecture, tokens: ArrayLike, layout: CacheLayout = VLLM) -> F64:
+def kv_pages(arch: Architecture, tokens: ArrayLike, layout: CacheLayout = PAGED) -> F64:
     """Pages of one sequence of ``tokens`` tokens, of :func:`kv_page_bytes` each, in the shape of ``tokens``."""
     lengths = np.asarray(tokens, np.float64)
     if (lengths < 0).any():
@@ -109,7 +108,7 @@ def kv_pages(arch: Architecture, tokens: ArrayLike, layout: CacheLayout = VLLM) 
     return pages
 
 
-def kv_page_bytes(arch: Architecture, layout: CacheLayout = VLLM) -> float:
+def kv_page_bytes(arch: Architecture, layout: CacheLayout = PAGED) -> float:
     """Bytes of one page over all layers of a group: a pool of ``N`` bytes holds ``N // kv_page_bytes`` of them."""
     kinds = _kinds(arch, layout)
     element = ELEMENT_BYTES[layout.dtype]
@@ -120,7 +119,7 @@ def kv_page_bytes(arch: Architecture, layout: CacheLayout = VLLM) -> float:
     return _group_layers(kinds, layout) * layout.page_tokens * token
 
 
-def kv_pool_tokens(arch: Architecture, pool_bytes: float, layout: CacheLayout = VLLM) -> float:
+def kv_pool_tokens(arch: Architecture, pool_bytes: float, layout: CacheLayout = PAGED) -> float:
     """Tokens a pool of ``pool_bytes`` holds, every layer counted as if it kept all of them (what vLLM logs as ``GPU KV
     cache size``); 0 for a model that does not generate."""
     kinds = _kinds(arch, layout)

@@ -10,6 +10,7 @@ from gpuwise.facts.models.catalogue import find_model
 from gpuwise.serve.capacity.answer import Capacity, Question, capacity_on, check_model, usual_targets
 from gpuwise.serve.capacity.configurations import USUAL_BITS, Requirements
 from gpuwise.serve.capacity.fleet import Demand
+from gpuwise.serve.engines.engine import DEFAULT_ENGINE
 from gpuwise.serve.formats import bits_as_stored
 from gpuwise.serve.load.load import Load
 from gpuwise.serve.load.targets import parse_targets
@@ -27,7 +28,7 @@ def capacity(
     requests_per_s: float | None = None,
     users: int | None = None,
     think_s: float = THINK_S,
-    engine: str = "vllm",
+    engine: str = DEFAULT_ENGINE,
     bits: tuple[int, ...] = USUAL_BITS,
     today: datetime.date | None = None,
     explain: bool = False,

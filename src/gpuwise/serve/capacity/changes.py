@@ -15,13 +15,12 @@ from gpuwise.facts.hardware.systems import System
 from gpuwise.serve.capacity.configurations import SPLITS, Configuration, copies_apart, holds
 from gpuwise.serve.capacity.rate import Limit, full_rate, largest_rate
 from gpuwise.serve.capacity.search import first_token_ratio
-from gpuwise.serve.engine import LLAMA_CPP
+from gpuwise.serve.engines.settings import Drafts, kept_on_code
 from gpuwise.serve.formats import FORMATS
 from gpuwise.serve.llama_cpp import MOST_DEVICES
 from gpuwise.serve.load.load import Load
 from gpuwise.serve.load.targets import Target
 from gpuwise.serve.replica import most_ranks
-from gpuwise.serve.simulate.drafts import Drafts, kept_on_code
 from gpuwise.serve.splits import why_refused
 
 OTHERS = ("h100-sxm", "h200", "b200", "mi300x", "l40s", "a100-sxm-80gb")
@@ -89,7 +88,7 @@ def _others(
 ) -> Iterator[tuple[str, str, Configuration]]:
     c, s = configuration.config, configuration.settings
     options = configuration.server.options
-    if c.engine == LLAMA_CPP:
+    if c.program.in_turn:
         yield from _of_slots(configuration)
         yield from _on_others(configuration, load, targets, n) if elsewhere else ()
         return
@@ -147,7 +146,7 @@ def _widths(configuration: Configuration, system: System) -> Iterator[Configurat
     """The same format on so many accelerators of ``system``, split as ``configuration`` is but without stages."""
     arch, c = configuration.arch, configuration.config
     settings = replace(configuration.settings, max_num_batched_tokens=None, max_num_seqs=None)
-    if c.engine == LLAMA_CPP:
+    if c.program.in_turn:
         for n in (n for n in SPLITS if n <= min(system.count, MOST_DEVICES)):
             yield replace(configuration, system=system, config=replace(c, pp=n))
         return

@@ -1,10 +1,7 @@
 """Commands to start what was chosen and to prove what was predicted: an engine's own command line, and load tests.
 
-Flags are those of ``vllm serve`` and ``vllm bench serve`` (vllm 0.33.0 engine/arg_utils.py, benchmarks/serve.py),
-``sglang.launch_server`` (sglang 0.5.23 srt/arg_groups/fields), ``trtllm-serve`` (TensorRT-LLM tensorrt_llm/commands/serve.py,
-docs/source/features/lora.md), guidellm 0.8.1 (cli/run.py, schemas) and inference-perf (kubernetes-sigs/inference-perf@7de5ef2
-docs/config.md). Prompts read apart: vllm docs/features/nixl_connector_usage.md, sglang
-docs/advanced_features/pd_disaggregation.md.
+Flags of an engine are in its file (:mod:`gpuwise.serve.engines`); here ``vllm bench serve`` (vllm 0.33.0 benchmarks/serve.py),
+guidellm 0.8.1 (cli/run.py, schemas) and inference-perf (kubernetes-sigs/inference-perf@7de5ef2 docs/config.md).
 """
 
 from __future__ import annotations
@@ -14,53 +11,28 @@ import math
 import shlex
 import textwrap
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.serve.capacity.configurations import Configuration, published_format
-from gpuwise.serve.engine import LLAMA_CPP, version_number
+from gpuwise.serve.engines.engine import DEFAULT_ENGINE, Command, Start
 from gpuwise.serve.iteration_kernels import half_format
 from gpuwise.serve.load.load import Load
 from gpuwise.serve.load.requests import Requests
 from gpuwise.serve.load.targets import Target, as_option
 from gpuwise.serve.load.workloads import Workload
-from gpuwise.serve.simulate.settings import NEWEST
 
-DRAFT = "DRAFT-OF-THE-MODEL"
-"""In place of the checkpoint of a draft, which is the model's own."""
 LOCAL = "http://localhost:8000"
-HEAD = "HEAD"
-"""In place of the address of the first of several hosts."""
-PORT, PREFILL_PORT, DECODE_PORT = 8000, 8100, 8200
-"""Of the server that is asked, and of replicas that read and that write."""
-NIXL_PORT, BOOTSTRAP_PORT = 5600, 8998
-"""First side channels between them, of vLLM and of SGLang."""
+PREFILL_PORT, DECODE_PORT = 8100, 8200
+"""Of replicas that read and that write."""
 SECONDS = 180.0
 """Of load that a test sends: long enough for a queue to grow."""
-TRTLLM_FILE = "trtllm.yml"
-_QUANTIZATION = {
-    "vllm": {"fp8": "fp8", "int8_wo": "int8_per_channel_weight_only"},
-    "sglang": {"fp8": "fp8"},
-}
-"""Weight formats an engine makes itself while loading (vllm 0.33.0 model_executor/layers/quantization/__init__.py, sglang 0.5.23
-srt/arg_groups/choices.py); others come as a checkpoint."""
 _CHECKPOINT = {"int4_wo": "AWQ or GPTQ", "nvfp4": "NVFP4", "mxfp4": "MXFP4", "int8_wo": "8-bit", "fp8": "FP8", "fp8_block": "FP8"}
 
 LENGTH_STEP = 1024
 """Tokens that a cache shorter than the model's context is said to hold in whole steps of."""
-
-
-@dataclass(frozen=True, slots=True)
-class Command:
-    """A command line with what one has to know of it; ``file`` is a configuration it reads, as (name, text)."""
-
-    name: str
-    line: str
-    note: str = ""
-    file: tuple[str, str] | None = None
 
 
 def model_name(arch: Architecture) -> str:
@@ -71,22 +43,13 @@ def model_name(arch: Architecture) -> str:
 def start_commands(configuration: Configuration) -> tuple[Command, ...]:
     """What is started for one replica as ``configuration`` says, one command on each host or for each part of it: the options
     that decide the answer, and what is not the engine's default."""
-    engine, hosts = configuration.config.engine, hosts_of(configuration)
+    engine, hosts = configuration.config.program, hosts_of(configuration)
     if configuration.apart is not None:
         return _apart(configuration, configuration.apart)
-    words, note = _words(configuration), _note(configuration)
-    options = _trtllm_options(configuration) if engine == "trtllm" else ""
-    file = (TRTLLM_FILE, options) if options else None
-    if hosts == 1:
-        return (Command(engine, shlex.join(words), note, file),)
-    if engine == "trtllm":
-        ranks = ["mpirun", "-n", str(configuration.ranks), "--hostfile", "HOSTS", "trtllm-llmapi-launch"]
-        return (Command(engine, shlex.join([*ranks, *words]), "HOSTS names the hosts and their ranks", file),)
-    where = f"{HEAD} is the address of the first host" + (f"; {note}" if note else "")
-    return tuple(
-        Command(f"{engine}, host {i + 1} of {hosts}", shlex.join(words + _host_words(engine, hosts, i)), "" if i else where)
-        for i in range(hosts)
-    )
+    start, note = _start(configuration), _note(configuration)
+    if hosts > 1:
+        return engine.on_hosts(start, hosts, note)
+    return (Command(engine.name, shlex.join(engine.words(start)), note, engine.file(start)),)
 
 
 def hosts_of(configuration: Configuration) -> int:
@@ -94,77 +57,47 @@ def hosts_of(configuration: Configuration) -> int:
     return -(-configuration.config.ranks // max(configuration.system.count, 1))
 
 
-def _words(configuration: Configuration) -> list[str]:
-    writers = {"vllm": _vllm, "sglang": _sglang, "trtllm": _trtllm, LLAMA_CPP: _llama_cpp}
-    return writers[configuration.config.engine](configuration)
-
-
-def _host_words(engine: str, hosts: int, host: int) -> list[str]:
-    """What the same command has besides on each of several hosts."""
-    words = ["--nnodes", str(hosts), "--node-rank", str(host)]
-    if engine == "sglang":
-        return [*words, "--dist-init-addr", f"{HEAD}:20000"]
-    return [*words, "--master-addr", HEAD] + (["--headless"] if host else [])
+def _start(configuration: Configuration) -> Start:
+    arch, options = configuration.arch, configuration.server.options
+    half = half_format(configuration.system.accelerator) == "fp16"
+    return Start(model_name(arch), arch, configuration.config, options, _context(configuration), half)
 
 
 def _apart(configuration: Configuration, apart: tuple[int, int]) -> tuple[Command, ...]:
     """Replicas that read and replicas that write, each on its accelerators, and what sends requests to both."""
     c, count = configuration.config, max(configuration.system.count, 1)
-    note = _note(configuration)
+    start, note = _start(configuration), _note(configuration)
     commands: list[Command] = []
     urls: dict[str, list[tuple[str, int]]] = {"prefill": [], "decode": []}
     for i in range(sum(apart)):
         role = "prefill" if i < apart[0] else "decode"
         host, gpus = divmod(i * c.ranks, count)
         port = (PREFILL_PORT if role == "prefill" else DECODE_PORT) + len(urls[role])
-        address = "localhost" if sum(apart) * c.ranks <= count else f"HOST{host + 1}"
-        urls[role].append((address, port))
+        address = "" if sum(apart) * c.ranks <= count else f"HOST{host + 1}"
+        urls[role].append((address or "localhost", port))
         devices = ",".join(str(gpus + k) for k in range(c.ranks))
-        words = _words(configuration)
-        if c.engine == "sglang":
-            words[words.index("--port") + 1] = str(port)
-            words += ["--disaggregation-mode", role, "--disaggregation-transfer-backend", "nixl"]
-            words += ["--disaggregation-bootstrap-port", str(BOOTSTRAP_PORT + i)] if role == "prefill" else []
-            before = f"CUDA_VISIBLE_DEVICES={devices}"
-        else:
-            transfer = {"kv_connector": "NixlConnector", "kv_role": "kv_both"}
-            words += ["--port", str(port), "--kv-transfer-config", json.dumps(transfer)]
-            before = f"CUDA_VISIBLE_DEVICES={devices} VLLM_NIXL_SIDE_CHANNEL_PORT={NIXL_PORT + i}"
-            before += "" if address == "localhost" else f" VLLM_NIXL_SIDE_CHANNEL_HOST={address}"
+        variables, words = c.program.part(start, role, i, port, address)
+        before = " ".join(filter(None, (f"CUDA_VISIBLE_DEVICES={devices}", variables)))
         does = "reads prompts" if role == "prefill" else "writes answers"
-        where = "" if address == "localhost" else f" on {address}"
+        where = f" on {address}" if address else ""
         commands.append(Command(f"{c.engine}, {does}{where}", f"{before} {shlex.join(words)}", note if not i else ""))
-    if c.engine == "sglang":
-        words = ["python", "-m", "sglang_router.launch_router", "--pd-disaggregation"]
-        for i, (host, port) in enumerate(urls["prefill"]):
-            words += ["--prefill", f"http://{host}:{port}", str(BOOTSTRAP_PORT + i)]
-        for host, port in urls["decode"]:
-            words += ["--decode", f"http://{host}:{port}"]
-        commands.append(
-            Command("router", shlex.join([*words, "--host", "0.0.0.0", "--port", str(PORT)]), "pip install sglang-router")
-        )
-        return tuple(commands)
-    words = ["python", "tests/v1/kv_connector/nixl_integration/toy_proxy_server.py", "--port", str(PORT)]
-    for role, name in (("prefill", "prefiller"), ("decode", "decoder")):
-        words += [f"--{name}-hosts", *(h for h, _ in urls[role]), f"--{name}-ports", *(str(p) for _, p in urls[role])]
-    commands.append(Command("proxy", shlex.join(words), "of vLLM's repository; its replicas need pip install nixl"))
-    return tuple(commands)
+    return (*commands, c.program.router(urls))
 
 
 def _note(configuration: Configuration) -> str:
     """What the person has to give or know besides."""
-    length = _model_length(configuration)
+    length = _context(configuration)
     cut = length < (configuration.server.options.max_model_len or configuration.arch.max_seq_len)
     notes = [_weights_note(configuration), f"the cache holds requests of {length:,} tokens, no longer ones" if cut else ""]
     return "; ".join(n for n in notes if n)
 
 
-def _model_length(configuration: Configuration) -> int:
-    """Longest request in tokens; of vLLM, which starts with none longer, what its cache holds (v1/core/kv_cache_utils.py,
-    check_enough_kv_cache_memory), to whole steps of 1,024 where it holds one."""
+def _context(configuration: Configuration) -> int:
+    """Longest request in tokens; of an engine that starts with none longer, what its cache holds, to whole steps of 1,024
+    where it holds one."""
     server = configuration.server
     tokens = server.options.max_model_len or configuration.arch.max_seq_len
-    if configuration.config.engine != "vllm":
+    if not configuration.config.program.within_cache:
         return tokens
     size = server.options.block_size or 1
     pool = server.memory.blocks_of(tokens) * size
@@ -174,121 +107,14 @@ def _model_length(configuration: Configuration) -> int:
 
 
 def _weights_note(configuration: Configuration) -> str:
-    c = configuration.config
-    if c.engine == LLAMA_CPP:
-        return f"a GGUF file of {model_name(configuration.arch)} in {c.weights}"
-    if c.weights in ("bf16", "fp16") or c.weights in _QUANTIZATION.get(c.engine, {}):
+    c, model = configuration.config, model_name(configuration.arch)
+    if c.program.checkpoint:
+        return c.program.checkpoint.format(model=model, weights=c.weights)
+    if c.weights in ("bf16", "fp16") or c.weights in c.program.quantization:
         return ""
     if published_format(configuration.arch) == (c.weights, c.expert_weights):
         return ""
-    return f"give a checkpoint with {_CHECKPOINT[c.weights]} weights in place of {model_name(configuration.arch)}"
-
-
-def _dtype(configuration: Configuration) -> list[str]:
-    """Of GPUs without bf16, in which most checkpoints are."""
-    return ["--dtype", "half"] if half_format(configuration.system.accelerator) == "fp16" else []
-
-
-def _vllm(configuration: Configuration) -> list[str]:
-    c, o = configuration.config, configuration.server.options
-    words = ["vllm", "serve", model_name(configuration.arch), "--tensor-parallel-size", str(c.tp)]
-    if c.pp > 1:
-        words += ["--pipeline-parallel-size", str(c.pp)]
-    if c.attention_dp > 1:
-        words += ["--data-parallel-size", str(c.attention_dp)]
-    if c.moe_ep > 1:
-        words += ["--enable-expert-parallel"]
-    if c.weights in _QUANTIZATION["vllm"]:
-        words += ["--quantization", _QUANTIZATION["vllm"][c.weights]]
-    words += _dtype(configuration)
-    if c.kv_dtype != "bf16":
-        words += ["--kv-cache-dtype", c.kv_dtype]
-    words += ["--max-model-len", str(_model_length(configuration))]
-    words += ["--max-num-batched-tokens", str(o.max_num_batched_tokens), "--max-num-seqs", str(o.max_num_seqs)]
-    words += ["--gpu-memory-utilization", f"{o.memory_share:g}"]
-    words += [] if o.chunked_prefill else ["--no-enable-chunked-prefill"]
-    words += [] if o.prefix_caching else ["--no-enable-prefix-caching"]
-    if o.drafts is not None:
-        guesses = {"method": "eagle3", "model": DRAFT, "num_speculative_tokens": o.drafts.tokens}
-        words += ["--speculative-config", json.dumps(guesses)]
-    if o.adapters is not None:
-        a = o.adapters
-        words += ["--enable-lora", "--max-loras", str(a.at_once), "--max-cpu-loras", str(a.count), "--max-lora-rank", str(a.rank)]
-    return words
-
-
-def _sglang(configuration: Configuration) -> list[str]:
-    """The tensor group holds the groups that attend apart; before 0.5.23 they were asked for otherwise (server_args.py)."""
-    c, o = configuration.config, configuration.server.options
-    words = ["python", "-m", "sglang.launch_server", "--model-path", model_name(configuration.arch), "--tp-size", str(c.ranks)]
-    if c.attention_dp > 1:
-        old = version_number(c.version or NEWEST["sglang"]) < (0, 5, 23)
-        words += ["--dp-size", str(c.attention_dp), "--enable-dp-attention"] if old else ["--attn-dp-size", str(c.attention_dp)]
-    if c.moe_ep > 1:
-        words += ["--ep-size", str(c.moe_ep)]
-    if c.weights in _QUANTIZATION["sglang"]:
-        words += ["--quantization", _QUANTIZATION["sglang"][c.weights]]
-    words += _dtype(configuration)
-    if c.kv_dtype != "bf16":
-        words += ["--kv-cache-dtype", "fp8_e5m2" if c.kv_dtype == "fp8" else c.kv_dtype]
-    words += ["--context-length", str(o.max_model_len or configuration.arch.max_seq_len)]
-    assert o.max_num_batched_tokens is not None
-    words += ["--chunked-prefill-size", str(o.max_num_batched_tokens * c.attention_dp if o.chunked_prefill else -1)]
-    words += ["--max-running-requests", str(o.max_num_seqs), "--mem-fraction-static", f"{o.memory_share:g}", "--port", "8000"]
-    words += [] if o.prefix_caching else ["--disable-radix-cache"]
-    if o.drafts is not None:
-        k = o.drafts.tokens
-        words += ["--speculative-algorithm", "EAGLE3", "--speculative-draft-model-path", DRAFT, "--speculative-num-steps", str(k)]
-        words += ["--speculative-eagle-topk", "1", "--speculative-num-draft-tokens", str(k + 1)]
-    if o.adapters is not None:
-        a = o.adapters
-        words += ["--enable-lora", "--lora-target-modules", "all", "--max-lora-rank", str(a.rank)]
-        words += ["--max-loras-per-batch", str(a.at_once), "--max-loaded-loras", str(a.count)]
-    return words
-
-
-def _trtllm(configuration: Configuration) -> list[str]:
-    c, o = configuration.config, configuration.server.options
-    words = ["trtllm-serve", model_name(configuration.arch), "--tp_size", str(c.ranks)]
-    if c.moe_ep > 1:
-        words += ["--ep_size", str(c.moe_ep)]
-    words += ["--max_seq_len", str(o.max_model_len or configuration.arch.max_seq_len)]
-    words += ["--max_num_tokens", str(o.max_num_batched_tokens), "--max_batch_size", str(o.max_num_seqs)]
-    words += ["--kv_cache_free_gpu_memory_fraction", f"{o.memory_share:g}", "--port", "8000"]
-    words += ["--enable_chunked_prefill"] if o.chunked_prefill else []
-    return [*words, "--config", TRTLLM_FILE] if _trtllm_options(configuration) else words
-
-
-def _llama_cpp(configuration: Configuration) -> list[str]:
-    """All slots share ``--ctx-size`` (llama.cpp tools/server/README.md)."""
-    c, o = configuration.config, configuration.server.options
-    slots = o.max_num_seqs or 1
-    context = slots * (o.max_model_len or configuration.arch.max_seq_len)
-    words = ["llama-server", "--model", f"{configuration.arch.id}-{c.weights}.gguf", "--n-gpu-layers", "999"]
-    words += ["--parallel", str(slots), "--ctx-size", str(context), "--batch-size", str(o.max_num_batched_tokens)]
-    words += ["--port", "8000"] + ([] if o.prefix_caching else ["--no-cache-prompt"])
-    return words + (["--split-mode", "layer"] if c.pp > 1 else [])
-
-
-def _trtllm_options(configuration: Configuration) -> str:
-    """What ``trtllm-serve`` takes from a file alone (tensorrt_llm/llmapi/llm_args.py); empty where all is as usual."""
-    c, o = configuration.config, configuration.server.options
-    cache = ["  dtype: fp8"] if c.kv_dtype == "fp8" else []
-    cache += [] if o.prefix_caching else ["  enable_block_reuse: false"]
-    lines = ["enable_attention_dp: true"] if c.attention_dp > 1 else []
-    if cache:  # the file's group stands in place of the flag's
-        lines += ["kv_cache_config:", f"  free_gpu_memory_fraction: {o.memory_share:g}", *cache]
-    if o.scheduler == "max_utilisation":
-        lines += ["scheduler_config:", "  capacity_scheduler_policy: MAX_UTILIZATION"]
-    if o.drafts is not None:
-        lines += ["speculative_config:", "  decoding_type: Eagle3", f"  max_draft_len: {o.drafts.tokens}"]
-        lines += [f"  speculative_model: {DRAFT}"]
-    if o.adapters is not None:
-        a, dense = o.adapters, configuration.arch.moe is None
-        modules = ["attn_q", "attn_k", "attn_v", "attn_dense"] + (["mlp_h_to_4h", "mlp_gate", "mlp_4h_to_h"] if dense else [])
-        lines += ["lora_config:", f"  lora_target_modules: [{', '.join(modules)}]", f"  max_lora_rank: {a.rank}"]
-        lines += [f"  max_loras: {a.at_once}", f"  max_cpu_loras: {a.count}"]
-    return "".join(f"{line}\n" for line in lines)
+    return f"give a checkpoint with {_CHECKPOINT[c.weights]} weights in place of {model}"
 
 
 def load_tests(configuration: Configuration, load: Load, targets: Sequence[Target], rate_per_s: float) -> tuple[Command, ...]:
@@ -317,9 +143,9 @@ def _gpuwise(configuration: Configuration, load: Load, targets: Sequence[Target]
 def _options(configuration: Configuration) -> list[str]:
     """The options that make the same split, engine and extras the one that is compared with."""
     c, s = configuration.config, configuration.settings
-    words = ["--engine", c.engine + (f"@{c.version}" if c.version else "")] if c.engine != "vllm" or c.version else []
+    words = ["--engine", c.engine + (f"@{c.version}" if c.version else "")] if c.engine != DEFAULT_ENGINE or c.version else []
     words += ["--tp", str(c.tp)] if c.tp > 1 else []
-    words += ["--pp", str(c.pp)] if c.pp > 1 and c.engine != LLAMA_CPP else []
+    words += ["--pp", str(c.pp)] if c.pp > 1 and not c.program.in_turn else []
     words += ["--kv-cache", c.kv_dtype] if c.kv_dtype != "bf16" else []
     words += ["--draft", f"{s.drafts.tokens}:{s.drafts.kept:g}"] if s.drafts is not None else []
     words += ["--lora", f"{s.adapters.count}:{s.adapters.rank}:{s.adapters.at_once}"] if s.adapters is not None else []
@@ -336,7 +162,7 @@ def _vllm_bench(model: str, load: Load, requests: Requests, targets: Sequence[Ta
     prompt, _, output, _ = _shape(requests)
     shared = load.source.shared_prefix if isinstance(load.source, Workload) else 0
     cv = load.source.gap_cv if isinstance(load.source, Workload) else 1.0
-    words = ["vllm", "bench", "serve", "--base-url", LOCAL, "--model", model, "--dataset-name", "random"]
+    words = ["--base-url", LOCAL, "--model", model, "--dataset-name", "random"]
     words += ["--random-input-len", f"{prompt - shared:.0f}", "--random-output-len", f"{output:.0f}"]
     words += ["--random-prefix-len", str(shared)] if shared else []
     words += ["--request-rate", f"{rate_per_s:.3g}", "--num-prompts", str(_count(rate_per_s))]
@@ -346,9 +172,8 @@ def _vllm_bench(model: str, load: Load, requests: Requests, targets: Sequence[Ta
     names = {"ttft": "ttft", "tpot": "tpot", "e2e": "e2el"}
     goodput = [f"{names[t.metric]}:{t.milliseconds}" for t in targets if t.metric in names]
     words += ["--goodput", *goodput] if goodput else []
-    return Command(
-        "vllm bench", shlex.join([*words, "--ignore-eos"]), "requests of mean length: the load's long ones are left out"
-    )
+    line = f"vllm bench serve {shlex.join([*words, '--ignore-eos'])}"
+    return Command("vllm bench", line, "requests of mean length: the load's long ones are left out")
 
 
 def _guidellm(model: str, requests: Requests, rate_per_s: float) -> Command:

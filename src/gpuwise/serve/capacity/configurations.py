@@ -10,14 +10,13 @@ from gpuwise.errors import InputError, NoRoomError, UnpredictableError
 from gpuwise.facts.hardware.systems import Cluster, System
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.serve.disaggregated import Disaggregation
-from gpuwise.serve.engine import ENGINES, LLAMA_CPP, STAGED, EngineConfig, check_formats, tensor_parallel
+from gpuwise.serve.engines.engine import DEFAULT_ENGINE, ENGINES, Engine, EngineConfig, check_formats, tensor_parallel
+from gpuwise.serve.engines.settings import Adapters, Drafts, Settings
 from gpuwise.serve.formats import FORMAT_OF_BITS, FORMATS
 from gpuwise.serve.llama_cpp import MOST_DEVICES
 from gpuwise.serve.load.load import Load
 from gpuwise.serve.replica import most_ranks
-from gpuwise.serve.simulate import Server, Settings
-from gpuwise.serve.simulate.adapters import Adapters
-from gpuwise.serve.simulate.drafts import Drafts
+from gpuwise.serve.simulate import Server
 from gpuwise.serve.splits import check_split, in_tensor_group, tensor_degrees, why_refused
 from gpuwise.serve.steady import largest, prompt_time
 
@@ -87,8 +86,8 @@ class Configuration:
         """``TP 4, 2 pipeline stages``: how a replica's accelerators share the model."""
         c = self.config
         parts = [f"TP {c.tp}" if c.tp > 1 else "one GPU" if c.ranks == 1 else ""]
-        parts = [f"layers on {c.pp} in turn"] if c.pp > 1 and c.engine == LLAMA_CPP else [p for p in parts if p]
-        if c.pp > 1 and c.engine != LLAMA_CPP:
+        parts = [f"layers on {c.pp} in turn"] if c.pp > 1 and c.program.in_turn else [p for p in parts if p]
+        if c.pp > 1 and not c.program.in_turn:
             parts.append(f"{c.pp} pipeline stages")
         if c.attention_dp > 1:
             parts.append(f"data-parallel attention {c.attention_dp}")
@@ -107,7 +106,7 @@ class Configuration:
         if s.max_num_batched_tokens is not None:
             parts.append(f"{s.max_num_batched_tokens:,} tokens a step")
         if s.max_num_seqs is not None:
-            parts.append(_slots(s.max_num_seqs) if c.engine == LLAMA_CPP else f"{s.max_num_seqs:,} sequences at once")
+            parts.append(_slots(s.max_num_seqs) if c.program.in_turn else f"{s.max_num_seqs:,} sequences at once")
         if s.chunked_prefill is False:
             parts.append("whole prompts")
         if s.prefix_caching is False:
@@ -153,7 +152,7 @@ class Configuration:
 class Requirements:
     """What the person holds fast; None or empty leaves it to the search."""
 
-    engine: str = "vllm"
+    engine: str = DEFAULT_ENGINE
     version: str | None = None
     bits: tuple[int, ...] = USUAL_BITS
     tp: int | None = None
@@ -178,13 +177,18 @@ class Requirements:
         if self.engine not in ENGINES:
             raise UnknownNameError("serving engine", self.engine, ENGINES, hint="simulated are " + ", ".join(ENGINES))
 
+    @property
+    def program(self) -> Engine:
+        """Facts and rules of the engine."""
+        return ENGINES[self.engine]
+
 
 def layouts(arch: Architecture, system: System, most: int, wanted: Requirements) -> Iterator[Configuration]:
     """Every split over at most ``most`` accelerators in every format allowed that the engine starts with, its options as
     installed. Wider weights come first. Pipeline stages are tried where the links of a host are slow or they were asked for;
     where nothing else has room, every number of stages with every tensor group. Raises InputError for a split asked for that the
     engine starts with in no format."""
-    if wanted.engine == LLAMA_CPP:
+    if wanted.program.in_turn:
         yield from _in_turn(arch, system, min(most, system.count), wanted)
         return
     _check_stages(wanted)
@@ -210,8 +214,9 @@ def _check_stages(wanted: Requirements) -> None:
     """Raises InputError for pipeline stages that are not simulated."""
     if wanted.pp in (None, 1):
         return
-    if wanted.engine not in STAGED:
-        raise InputError(f"pipeline stages are simulated under {', '.join(STAGED)}", hint="take --engine vllm")
+    if not wanted.program.stages:
+        able = ", ".join(e.name for e in ENGINES.values() if e.stages)
+        raise InputError(f"pipeline stages are simulated under {able}", hint=f"take --engine {DEFAULT_ENGINE}")
     if wanted.drafts is not None or wanted.adapters is not None:
         raise InputError("guesses of a draft and adapters are not simulated over pipeline stages", hint="leave --pp out")
 
@@ -256,7 +261,7 @@ def _usual_stages(system: System, most: int, wanted: Requirements, splits: Seque
 
 def _may_stage(wanted: Requirements) -> bool:
     """Whether layers in turn are simulated with what is wanted."""
-    return wanted.engine in STAGED and wanted.drafts is None and wanted.adapters is None
+    return wanted.program.stages and wanted.drafts is None and wanted.adapters is None
 
 
 def _stages_and_groups(
@@ -281,20 +286,23 @@ def holds(configuration: Configuration) -> bool:
 
 
 def _in_turn(arch: Architecture, system: System, most: int, wanted: Requirements) -> Iterator[Configuration]:
-    """llama.cpp with its layers on as few devices as hold them, in every number of slots worth trying."""
+    """Layers in turn on as few devices as hold them, in every number of slots worth trying."""
+    engine = wanted.engine
     if wanted.drafts is not None or wanted.adapters is not None:
-        raise InputError("guesses of a draft and adapters are not simulated under llama.cpp", hint="take --engine vllm")
+        raise InputError(
+            f"guesses of a draft and adapters are not simulated under {engine}", hint=f"take --engine {DEFAULT_ENGINE}"
+        )
     if wanted.kv_dtype != "bf16":
-        raise InputError("llama.cpp's cache is simulated in 16 bits", hint="leave --kv-cache out")
+        raise InputError(f"{engine}'s cache is simulated in 16 bits", hint="leave --kv-cache out")
     if wanted.tp not in (None, 1):
-        raise InputError("llama.cpp splits layers, not tensors", hint="leave --tp out")
+        raise InputError(f"{engine} splits layers, not tensors", hint="leave --tp out")
     if wanted.pp not in (None, 1):
-        raise InputError("llama.cpp's layers are spread over as few devices as hold them", hint="leave --pp out")
+        raise InputError(f"{engine}'s layers are spread over as few devices as hold them", hint="leave --pp out")
     published = arch.published_experts == "mxfp4"  # of it there are no other files
     for bits in sorted(wanted.bits, reverse=True) if not published else (min(wanted.bits),):
         weights = "MXFP4" if published and (bits < 8 or wanted.bits == USUAL_BITS) else FORMATS[FORMAT_OF_BITS[bits]].llama_cpp
         for n in (n for n in SPLITS if n <= min(most, MOST_DEVICES)):
-            config = EngineConfig(LLAMA_CPP, weights, kv_dtype=wanted.kv_dtype, pp=n, version=wanted.version)
+            config = EngineConfig(engine, weights, kv_dtype=wanted.kv_dtype, pp=n, version=wanted.version)
             plain = Configuration(arch, system, config, Settings(max_model_len=wanted.context, max_num_seqs=1), wanted.slowdown)
             try:
                 _ = plain.server.memory
@@ -333,7 +341,7 @@ def _bits(form: tuple[str, str | None]) -> int:
 def refined(configuration: Configuration) -> Iterator[Configuration]:
     """``configuration`` with one option of the engine changed."""
     options, settings = configuration.server.options, configuration.settings
-    if configuration.config.engine == LLAMA_CPP:  # its slots were tried with the layouts
+    if configuration.config.program.in_turn:  # its slots were tried with the layouts
         return
     for tokens in STEP_TOKENS:
         if tokens != options.max_num_batched_tokens:
@@ -354,7 +362,7 @@ def copies_apart(configuration: Configuration, load: Load, most: int) -> tuple[i
     forms; None for fewer than two replicas, or where the engine's rules with prompts read apart are not simulated."""
     server = configuration.server
     c, s = configuration.config, configuration.settings
-    if most < 2 or c.engine == LLAMA_CPP or server.rules.scheduler not in ("budget", "radix"):
+    if most < 2 or not server.reads_apart:
         return None
     if s.adapters is not None or c.pp > 1:
         return None

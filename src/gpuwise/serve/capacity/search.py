@@ -19,7 +19,6 @@ from gpuwise.facts.models.architecture import Architecture
 from gpuwise.serve.capacity.configurations import Configuration, Requirements, holds, layouts, read_apart, refined
 from gpuwise.serve.capacity.fleet import Demand, accelerators_of, copies_for, copies_on
 from gpuwise.serve.capacity.rate import RESOLUTION, SEARCH_REQUESTS, Limit, Point, alone, full_rate, keeps, largest_rate
-from gpuwise.serve.engine import LLAMA_CPP
 from gpuwise.serve.load.load import Load
 from gpuwise.serve.load.targets import Target
 from gpuwise.serve.steady import first_token_time
@@ -92,7 +91,7 @@ class Search:
 def with_slots(load: Load, wanted: Requirements) -> tuple[Load, Requirements]:
     """Where an engine's slots each have a context of their own and none was asked for: one that a quarter more than the longest
     request drawn fits."""
-    if wanted.engine != LLAMA_CPP or wanted.context is not None:
+    if not wanted.program.in_turn or wanted.context is not None:
         return load, wanted
     requests = load.at(1.0, DRAWN)
     longest = 1.25 * int((requests.prompt_tokens + requests.output_tokens).max())

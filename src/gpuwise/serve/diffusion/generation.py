@@ -29,7 +29,7 @@ from gpuwise.predict.estimate import Basis, Estimate, weakest
 from gpuwise.predict.kernels.attention.fused import attention_forward_time
 from gpuwise.predict.kernels.registry import kernel_times
 from gpuwise.serve.diffusion.networks import MODELS, Diffuser, decoder_table, spread_table, step_table
-from gpuwise.serve.engine import EngineConfig
+from gpuwise.serve.engines.engine import EngineConfig
 from gpuwise.serve.iteration import Iterations, device_times
 from gpuwise.workload.step import Kind, OpTable
 

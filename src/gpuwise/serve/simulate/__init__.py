@@ -1,13 +1,12 @@
 """Serving engines simulated under load: which requests run in which step, and when their tokens come.
 
-``settings`` what an engine was told and its defaults by version, ``pool_memory`` the blocks it has, ``texts`` and ``pool`` the
-prefix cache, ``budget`` vLLM's scheduler, ``kernel_steps`` the seconds of steps from the kernels of an iteration, ``front`` what
+``pool_memory`` the blocks it has, ``texts`` and ``pool`` the prefix cache, ``budget`` vLLM's scheduler,
+``kernel_steps`` the seconds of steps from the kernels of an iteration, ``front`` what
 stands before the engine, ``server`` all of them at work, ``run`` what came of it.
 """
 
 from gpuwise.serve.load.requests import ClosedLoop, Requests, Texts
 from gpuwise.serve.simulate.run import METRICS, Metric, Run
 from gpuwise.serve.simulate.server import ROUTINGS, Server
-from gpuwise.serve.simulate.settings import Settings
 
-__all__ = ["METRICS", "ROUTINGS", "ClosedLoop", "Metric", "Requests", "Run", "Server", "Settings", "Texts"]
+__all__ = ["METRICS", "ROUTINGS", "ClosedLoop", "Metric", "Requests", "Run", "Server", "Texts"]

@@ -11,52 +11,20 @@ the device (``max_loras``) and schedules no more at once; a prompt is found only
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuwise.errors import InputError
 from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.predict.kernels.memory_bound import memory_time
+from gpuwise.serve.engines.settings import Adapters
 from gpuwise.serve.simulate.step_time import Steps
 
 F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
 BYTES = 2.0
 """Of an adapter's weight: it is held in 16 bits whatever the model's format."""
-USUAL_RANK, USUAL_RESIDENT = 16, 8
-"""Rank of most published adapters (vLLM's ``max_lora_rank`` is 16), and adapters on the device where none was said."""
-RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
-"""Ranks an engine has kernels for (vllm config/lora.py MaxLoRARanks)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Adapters:
-    """``count`` adapters, each asked for equally often, of ``rank``; ``resident`` of them on the device at once."""
-
-    count: int
-    rank: int = USUAL_RANK
-    resident: int = 0
-    """0: all, as far as eight."""
-
-    def __post_init__(self) -> None:
-        if self.count < 1:
-            raise InputError(f"{self.count} adapters", hint="give at least one, or none at all")
-        if self.rank not in RANKS:
-            raise InputError(f"adapters of rank {self.rank}", hint="engines have kernels for " + ", ".join(map(str, RANKS)))
-        if self.resident < 0 or self.resident > self.count:
-            raise InputError(f"{self.resident} of {self.count} adapters on the device", hint="at most all of them")
-
-    @property
-    def at_once(self) -> int:
-        """Adapters in one step at most."""
-        return self.resident or min(self.count, USUAL_RESIDENT)
-
-    def distinct(self, sequences: I64) -> F64:
-        """[N] adapters that so many sequences [N] have on average."""
-        return np.minimum(self.count * (1.0 - (1.0 - 1.0 / self.count) ** sequences), self.at_once)
 
 
 def targets(arch: Architecture, tp: int) -> list[tuple[float, float]]:

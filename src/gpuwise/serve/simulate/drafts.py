@@ -14,48 +14,17 @@ code).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuwise.errors import InputError
 from gpuwise.facts.models.architecture import Architecture
+from gpuwise.serve.engines.settings import Drafts
 from gpuwise.serve.simulate.kernel_steps import KernelSteps
 from gpuwise.workload.transformer.parameters import count_parameters
 
 F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
-
-
-KEPT_ON_CODE = 0.78
-"""Share of guesses that each next one is kept with, code written by models with prediction heads of their own: fitted on 96 rows
-of six models of SemiAnalysis InferenceX, golden_al_distribution (Apache-2.0), 9 % off on them and 5 % on a seventh."""
-
-
-def kept_on_code(tokens: int) -> float:
-    """Tokens a step of ``tokens`` guesses keeps, ``1 + a + .. + a^k``, on code. Other texts keep fewer."""
-    return sum(KEPT_ON_CODE**j for j in range(tokens + 1))
-
-
-@dataclass(frozen=True, slots=True)
-class Drafts:
-    """``tokens`` guessed a step, ``kept`` tokens a step on average with the model's own, ``share`` of a step that one guess takes
-    (None: one layer and the head, as EAGLE and multi-token prediction have)."""
-
-    tokens: int
-    kept: float
-    share: float | None = None
-
-    def __post_init__(self) -> None:
-        if self.tokens < 1:
-            raise InputError(f"{self.tokens} guessed tokens", hint="give at least one, or no drafts")
-        if not 1.0 <= self.kept <= self.tokens + 1:
-            raise InputError(
-                f"{self.kept:g} tokens kept a step of {self.tokens} guesses", hint=f"it is between 1 and {self.tokens + 1}"
-            )
-        if self.share is not None and self.share < 0:
-            raise InputError(f"a guess takes {self.share:g} of a step", hint="it is at least 0")
 
 
 def draft_share(arch: Architecture) -> float:

@@ -12,7 +12,8 @@ from typing import Any
 from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.predict.coefficients import load_json
-from gpuwise.serve.engine import LLAMA_CPP, PROGRAMS, EngineConfig, EngineCosts, engine_costs, entry_costs, version_number
+from gpuwise.serve.engines.costs import EngineCosts, engine_costs, entry_costs
+from gpuwise.serve.engines.engine import ENGINES, EngineConfig, version_number
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +52,7 @@ def front_of(config: EngineConfig, *, in_process: bool = False) -> Front:
     measured with, the costs of its iterations alone. ``in_process``: where a program calls the engine and a server would slow its
     steps."""
     entries: list[dict[str, Any]] = [e for e in load_json("load")["engines"] if e["engine"] == config.engine]
-    if config.engine == LLAMA_CPP:  # its batches are whole
+    if config.program.whole_steps:
         return Front(EngineCosts(1.0, 1.0, 1.0, 0.0, 0.0, 0.0))
     if not entries:
         return Front(engine_costs(config))
@@ -84,7 +85,7 @@ def known_error(arch: Architecture, accelerator: Accelerator, engine: str) -> st
     of_engine: dict[str, dict[str, list[Any]]] | None = load_json("load")["checked"].get(engine)
     if of_engine is None:
         return None
-    what, compared = f"{PROGRAMS[engine]} with {kind_of(arch)} on {accelerator.name}", of_engine.get(accelerator.id, {})
+    what, compared = f"{ENGINES[engine].title} with {kind_of(arch)} on {accelerator.name}", of_engine.get(accelerator.id, {})
     if kind_of(arch) not in compared:
         return f"{what} was never checked: no measured run of it is known here"
     by_size = {size: (name, runs, ratio) for size, name, runs, ratio in compared[kind_of(arch)]}

@@ -22,7 +22,8 @@ from numpy.typing import NDArray
 from gpuwise.facts.hardware.systems import System
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.predict.estimate import Basis
-from gpuwise.serve.engine import EngineConfig, EngineCosts
+from gpuwise.serve.engines.costs import EngineCosts
+from gpuwise.serve.engines.engine import EngineConfig
 from gpuwise.serve.iteration import Iterations, device_times
 
 F64 = NDArray[np.float64]

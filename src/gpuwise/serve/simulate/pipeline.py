@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 from gpuwise.facts.hardware.systems import System
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.predict.comm.collectives import curve
-from gpuwise.serve.engine import EngineConfig
+from gpuwise.serve.engines.engine import EngineConfig
 from gpuwise.serve.memory import layers_of_stages, stage_ends
 from gpuwise.serve.simulate.budget import BudgetEngine
 from gpuwise.serve.simulate.core import PROMPT, Engine, Limits

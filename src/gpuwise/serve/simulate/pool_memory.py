@@ -21,12 +21,12 @@ from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.predict.coefficients import load_json
 from gpuwise.predict.memory.device import usable_bytes
-from gpuwise.predict.memory.kv_cache import VLLM, CacheLayout, kv_page_bytes, kv_pages, kv_pool_tokens, state_bytes
-from gpuwise.serve.engine import EngineConfig
+from gpuwise.predict.memory.kv_cache import PAGED, CacheLayout, kv_page_bytes, kv_pages, kv_pool_tokens, state_bytes
+from gpuwise.serve.engines.engine import EngineConfig
+from gpuwise.serve.engines.settings import EngineRules, Settings
 from gpuwise.serve.memory import UNIFIED_SHARE, rank_weights
 from gpuwise.serve.simulate.adapters import adapter_bytes
 from gpuwise.serve.simulate.kernel_steps import graph_sizes
-from gpuwise.serve.simulate.settings import EngineRules, Settings
 from gpuwise.serve.simulate.slot_steps import slot_memory
 from gpuwise.units import GIB
 
@@ -160,7 +160,7 @@ def pool_memory(
         return PoolMemory(EngineParts(memory.total, memory.weights, memory.workspace, 0.0, 0.0, False), tokens, tokens)
     parts = engine_parts(arch, accelerator, config, options, rules)
     pool = parts.pool
-    layout = replace(VLLM, tp=config.tp, stages=config.pp, dtype=config.kv_dtype, page_tokens=options.block_size)
+    layout = replace(PAGED, tp=config.tp, stages=config.pp, dtype=config.kv_dtype, page_tokens=options.block_size)
     if pool < kv_page_bytes(arch, layout):
         raise NoRoomError(
             f"{arch.id} does not fit: {-pool / GIB + 0.01:.1f} GiB short on {accelerator.name} before any cache",

@@ -14,7 +14,9 @@ from numpy.typing import NDArray
 from gpuwise.errors import InputError, NoRoomError
 from gpuwise.facts.hardware.systems import System
 from gpuwise.facts.models.architecture import Architecture
-from gpuwise.serve.engine import LLAMA_CPP, STAGED, EngineConfig
+from gpuwise.serve.engines.engine import EngineConfig
+from gpuwise.serve.engines.releases import engine_rules, resolved
+from gpuwise.serve.engines.settings import EngineRules, Settings
 from gpuwise.serve.load.requests import ClosedLoop, Requests
 from gpuwise.serve.load.targets import Target
 from gpuwise.serve.simulate.adapters import AdapterSteps
@@ -28,7 +30,6 @@ from gpuwise.serve.simulate.pipeline import PipelineEngine, PipelineSteps, stage
 from gpuwise.serve.simulate.pool_memory import PoolMemory, pool_memory
 from gpuwise.serve.simulate.prefill_first import PrefillFirstEngine, RadixEngine
 from gpuwise.serve.simulate.run import Run, Stretches, surely_missed
-from gpuwise.serve.simulate.settings import EngineRules, Settings, engine_rules, resolved
 from gpuwise.serve.simulate.slot_steps import slot_steps
 from gpuwise.serve.simulate.slots import SlotsEngine
 from gpuwise.serve.simulate.step_time import Steps
@@ -46,7 +47,7 @@ POLICIES: dict[str, type[Engine]] = {
     "static": StaticEngine,
     "slots": SlotsEngine,
 }
-"""Which scheduler runs an engine: one class a policy, by the names of ``engines.toml``."""
+"""Which scheduler runs an engine: one class a policy, by the names in the files of engines."""
 WITH_ADAPTERS = ("budget", "radix", "no_evict")
 """Schedulers whose rules with low-rank adapters are simulated."""
 SPARE_BLOCKS = 2
@@ -129,7 +130,7 @@ class Server:
         near = 1 << max(int(context - 1).bit_length(), 5)
         limits = self.limits
         most = min(limits.sequences, limits.n_blocks)
-        if self.config.engine == LLAMA_CPP:
+        if self.config.program.whole_steps:
             return slot_steps(self.arch, self.system.accelerator, self.config, most, near)
         whole = replace(self.config, pp=1)  # stages share out the seconds of all layers
         sizes = (1 << (size - 1).bit_length() for size in (most, limits.tokens))  # engines of like size share their tables
@@ -222,18 +223,25 @@ class Server:
     @property
     def staged(self) -> bool:
         """Over pipeline stages with a batch in flight on each."""
-        return self.config.pp > 1 and self.config.engine in STAGED
+        return self.config.pp > 1 and self.config.program.stages
+
+    @property
+    def reads_apart(self) -> bool:
+        """Whether replicas that only read prompts or only write answers are simulated."""
+        return self.rules.scheduler in ("budget", "radix")
 
     def _has_kernel_spread(self, steps: Steps) -> bool:
         """Whether the engine's own spread has that of its kernels in it."""
-        return self.config.engine != LLAMA_CPP and steps.tables.basis in ("measured", "fitted")
+        return not self.config.program.whole_steps and steps.tables.basis in ("measured", "fitted")
 
     def _timed(self, steps: Steps, requests: Requests) -> Steps:
         """``steps`` with guesses of a draft and with adapters. Raises InputError under llama.cpp, and for adapters of requests
         that the engine was not started with."""
         drafts, adapters = self.settings.drafts, self.settings.adapters
-        if self.config.engine == LLAMA_CPP and (drafts is not None or adapters is not None):
-            raise InputError("guesses of a draft and adapters are not simulated under llama.cpp", hint="take vllm or sglang")
+        if self.config.program.whole_steps and (drafts is not None or adapters is not None):
+            raise InputError(
+                f"guesses of a draft and adapters are not simulated under {self.config.engine}", hint="take vllm or sglang"
+            )
         if requests.adapter is not None and adapters is None:
             raise InputError("requests with adapters, and the engine has none", hint="say how many: Settings(adapters=...)")
         timed = steps

@@ -15,10 +15,10 @@ from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.predict.coefficients import load_json
 from gpuwise.predict.estimate import Basis
-from gpuwise.serve.engine import EngineConfig
+from gpuwise.serve.engines.engine import EngineConfig
+from gpuwise.serve.engines.settings import Settings
 from gpuwise.serve.llama_cpp import prompt_time, seconds, spread
 from gpuwise.serve.memory import ServingMemory, llama_cpp_memory
-from gpuwise.serve.simulate.settings import Settings
 from gpuwise.units import GIB
 
 F64 = NDArray[np.float64]

@@ -1,31 +1,40 @@
-"""How engines hold a model, and the key of their costs."""
+"""What is known of engines, how they hold a model, and the key of their costs."""
 
 from __future__ import annotations
 
+import ast
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import gpuwise
 from gpuwise.errors import InputError, UnknownNameError
 from gpuwise.facts.hardware.accelerators import accelerators
 from gpuwise.facts.hardware.naming import find_cluster
 from gpuwise.facts.models.catalogue import find_model
-from gpuwise.serve import engine
-from gpuwise.serve.engine import (
+from gpuwise.serve.engines import costs
+from gpuwise.serve.engines.costs import engine_costs
+from gpuwise.serve.engines.engine import (
+    DEFAULT_ENGINE,
     ENGINES,
-    LLAMA_CPP,
+    LOCAL_ENGINE,
     EngineConfig,
-    engine_costs,
+    engine_name,
+    engine_of,
     engine_runs,
     tensor_parallel,
     version_number,
 )
+from gpuwise.serve.engines.releases import engine_rules
+from gpuwise.serve.formats import FORMATS
 from gpuwise.serve.iteration import one_iteration
 from gpuwise.serve.simulate.front import front_of
+from gpuwise.serve.simulate.server import POLICIES
 from gpuwise.serve.splits import check_split
 
 
-def test_names_are_refused() -> None:
+def test_unknown_names_are_refused() -> None:
     with pytest.raises(UnknownNameError):
         EngineConfig(engine="ollama")
     with pytest.raises(UnknownNameError):
@@ -51,7 +60,7 @@ def test_versions() -> None:
     assert version_number("0.9") < version_number("0.12.0")
 
 
-@pytest.mark.parametrize("name", [name for name in ENGINES if name != LLAMA_CPP])  # its costs are of single streams
+@pytest.mark.parametrize("name", [e.name for e in ENGINES.values() if not e.whole_steps])  # its costs are of single streams
 def test_every_engine_has_costs(name: str) -> None:
     costs = engine_costs(EngineConfig(name))
     assert costs.kernel_slowdown >= 1 and costs.log_sigma > 0
@@ -71,7 +80,7 @@ def test_the_version_chooses_among_fits(monkeypatch: pytest.MonkeyPatch) -> None
         return {"engine": "vllm", "tuned": tuned, "versions": versions, "costs": costs, "log_sigma": 0.1}
 
     document = {"engines": [entry(["0.6.0", "0.8.5"], 1.0), entry(["0.9.0", "0.19.0"], 2.0), entry([], 3.0, tuned=False)]}
-    monkeypatch.setattr(engine, "load_json", lambda family: document)
+    monkeypatch.setattr(costs, "load_json", lambda family: document)
 
     def chosen(version: str | None, tuned: bool = True) -> float:
         return engine_costs(EngineConfig(version=version, tuned=tuned)).iteration_s
@@ -105,3 +114,42 @@ def test_formats_that_no_kernel_widens(weights: str) -> None:
     assert "--weights 16" in (refused.value.hint or "")
     for system, other in ((turing, weights), (volta, "bf16"), (volta, "int4_wo")):
         one_iteration(arch, system, EngineConfig(weights=other), 1, 1, 128)
+
+
+PACKAGE = Path(gpuwise.__file__).parent
+MAY_NAME = {
+    "serve/engines/": "the engines' own files",
+    "calibrate/": "columns of measured tables, and which fit is whose",
+    "predict/comm/collectives.py": "libraries whose all-reduces were measured: keys of the coefficients",
+    "cli/capacity/command.py": "the default of --engine, which help shows before the engines are loaded",
+    "cli/capacity/forward.py": "the default of --engine",
+}
+
+
+def test_only_the_engines_files_know_their_names() -> None:
+    names = {n for e in ENGINES.values() for n in (e.name, e.title, *e.aliases)}
+    found: dict[str, set[str]] = {}
+    for path in PACKAGE.rglob("*.py"):
+        used = {
+            n.value for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.Constant) and isinstance(n.value, str)
+        }
+        if used & names:
+            found[path.relative_to(PACKAGE).as_posix()] = used & names
+    assert {p: n for p, n in found.items() if not p.startswith(tuple(MAY_NAME))} == {}
+    assert all(any(p.startswith(allowed) for p in found) for allowed in MAY_NAME), "an exception that nothing needs"
+    assert found["cli/capacity/command.py"] == {DEFAULT_ENGINE}
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_an_engine_has_all_that_answers_ask_for(name: str) -> None:
+    engine = ENGINES[name]
+    assert engine.name == name and engine.title and set(engine.formats) <= set(FORMATS)
+    assert engine_name(name) == name and all(engine_name(other) == name for other in engine.aliases)
+    rules = engine_rules(EngineConfig(name, engine.formats[0]))
+    assert rules.scheduler in POLICIES and rules.source
+    assert set(engine.quantization) <= set(engine.formats)
+
+
+def test_what_reads_a_format() -> None:
+    assert engine_of("bf16").name == DEFAULT_ENGINE
+    assert engine_of("Q4_K_M").name == LOCAL_ENGINE

@@ -1,36 +1,81 @@
-"""What an engine was told when it was started, and what it takes where it was told nothing: by engine, version and device."""
+"""Options an engine is started with, and the rules and defaults of one of its releases."""
 
 from __future__ import annotations
 
-import tomllib
-from dataclasses import dataclass, replace
-from functools import cache
-from importlib.resources import files
-from itertools import accumulate
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gpuwise.errors import InputError
-from gpuwise.facts.hardware.accelerators import Accelerator
-from gpuwise.serve.engine import EngineConfig, version_number
-from gpuwise.serve.simulate.adapters import Adapters
-from gpuwise.serve.simulate.drafts import Drafts
-from gpuwise.units import GIB, MIB
 
 F64 = NDArray[np.float64]
+I64 = NDArray[np.int64]
 
-NEWEST = {"vllm": "0.33.0", "sglang": "0.5.23", "trtllm": "1.2.0", "llama.cpp": "6918"}
-"""The release whose files were read last."""
-GROUP = 4
-"""Ranks from which SGLang captures graphs of more sequences."""
-_NOT_LARGE = ("a100", "gb10")
 GREEDY, DRAWN, FILTERED = "greedy", "drawn", "filtered"
 SAMPLING = (GREEDY, DRAWN, FILTERED)
 """The most probable token, one by its probability, or one of the most probable (``top_p``, ``top_k``)."""
 SAMPLED_ON = 3.35e12
 """Bytes a second of the memory beside which samplers were timed: H100 SXM."""
+KEPT_ON_CODE = 0.78
+"""Share of guesses that each next one is kept with, code written by models with prediction heads of their own: fitted on 96 rows
+of six models of SemiAnalysis InferenceX, golden_al_distribution (Apache-2.0), 9 % off on them and 5 % on a seventh."""
+USUAL_RANK, USUAL_RESIDENT = 16, 8
+"""Rank of most published adapters (vLLM's ``max_lora_rank`` is 16), and adapters on the device where none was said."""
+RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
+"""Ranks an engine has kernels for (vllm config/lora.py MaxLoRARanks)."""
+
+
+def kept_on_code(tokens: int) -> float:
+    """Tokens a step of ``tokens`` guesses keeps, ``1 + a + .. + a^k``, on code. Other texts keep fewer."""
+    return sum(KEPT_ON_CODE**j for j in range(tokens + 1))
+
+
+@dataclass(frozen=True, slots=True)
+class Drafts:
+    """``tokens`` guessed a step, ``kept`` tokens a step on average with the model's own, ``share`` of a step that one guess takes
+    (None: one layer and the head, as EAGLE and multi-token prediction have)."""
+
+    tokens: int
+    kept: float
+    share: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.tokens < 1:
+            raise InputError(f"{self.tokens} guessed tokens", hint="give at least one, or no drafts")
+        if not 1.0 <= self.kept <= self.tokens + 1:
+            raise InputError(
+                f"{self.kept:g} tokens kept a step of {self.tokens} guesses", hint=f"it is between 1 and {self.tokens + 1}"
+            )
+        if self.share is not None and self.share < 0:
+            raise InputError(f"a guess takes {self.share:g} of a step", hint="it is at least 0")
+
+
+@dataclass(frozen=True, slots=True)
+class Adapters:
+    """``count`` adapters, each asked for equally often, of ``rank``; ``resident`` of them on the device at once."""
+
+    count: int
+    rank: int = USUAL_RANK
+    resident: int = 0
+    """0: all, as far as eight."""
+
+    def __post_init__(self) -> None:
+        if self.count < 1:
+            raise InputError(f"{self.count} adapters", hint="give at least one, or none at all")
+        if self.rank not in RANKS:
+            raise InputError(f"adapters of rank {self.rank}", hint="engines have kernels for " + ", ".join(map(str, RANKS)))
+        if self.resident < 0 or self.resident > self.count:
+            raise InputError(f"{self.resident} of {self.count} adapters on the device", hint="at most all of them")
+
+    @property
+    def at_once(self) -> int:
+        """Adapters in one step at most."""
+        return self.resident or min(self.count, USUAL_RESIDENT)
+
+    def distinct(self, sequences: I64) -> F64:
+        """[N] adapters that so many sequences [N] have on average."""
+        return np.minimum(self.count * (1.0 - (1.0 - 1.0 / self.count) ** sequences), self.at_once)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +131,7 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class EngineRules:
-    """An entry of ``engines.toml``: how an engine schedules and what it takes by default."""
+    """A release in an engine's TOML file: how it schedules and what it takes by default."""
 
     since: str
     source: str
@@ -151,86 +196,3 @@ class Tier:
     group_graph_most: int
     a100: bool = True
     """Whether an A100 or GB10 may be of it; else it takes the tier before."""
-
-
-@cache
-def _tables() -> dict[str, tuple[EngineRules, ...]]:
-    text = files("gpuwise.serve.simulate").joinpath("engines.toml").read_text(encoding="utf-8")
-    data: dict[str, list[dict[str, Any]]] = tomllib.loads(text)
-    return {e: tuple(map(_rules, accumulate(rows, _whole))) for e, rows in data.items()}
-
-
-def _whole(before: dict[str, Any], row: dict[str, Any]) -> dict[str, Any]:
-    return row if "scheduler" in row else before | row
-
-
-def _rules(entry: dict[str, Any]) -> EngineRules:
-    row = dict(entry)
-    tiers: list[list[Any]] = row.pop("tiers")
-    samplers = {name: tuple(row.pop(name)) for name in ("drawn", "filtered", "draft_host_s") if name in row}
-    return EngineRules(tiers=tuple(Tier(*t) for t in tiers), **samplers, **row)
-
-
-def engine_rules(config: EngineConfig) -> EngineRules:
-    """Rules of the engine at its version. Raises InputError for an engine or a version that is not simulated."""
-    rows = _tables().get(config.engine)
-    if rows is None:
-        raise InputError(
-            f"the scheduler of {config.engine} is not simulated", hint="simulated are " + ", ".join(sorted(_tables()))
-        )
-    version = version_number(config.version or NEWEST[config.engine])
-    old_enough = [row for row in rows if version_number(row.since) <= version]
-    if not old_enough:
-        raise InputError(f"{config.engine} {config.version} is not simulated", hint=f"the oldest is {rows[0].since}")
-    return old_enough[-1]
-
-
-def resolved(settings: Settings, config: EngineConfig, accelerator: Accelerator, context: int | None = None) -> Settings:
-    """``settings`` with the defaults of the engine on the device filled in: a batch of tokens, of each group that attends apart,
-    holds every sequence, and the whole of the longest prompt where prompts are not cut. ``context``: the longest request, where
-    the settings do not say."""
-    rules = engine_rules(config)
-    tier = _tier(rules, accelerator)
-    sequences = settings.max_num_seqs or tier.sequences
-    tokens = settings.max_num_batched_tokens or tier.tokens
-    longest = settings.max_model_len or context or 0
-    chunked = settings.chunked_prefill
-    if chunked is None:
-        chunked = rules.chunked or longest > rules.chunk_beyond
-    if not chunked and (settings.max_model_len or rules.whole_context):
-        tokens = max(tokens, longest)
-    apart = rules.scheduler == "radix"  # prompts have steps of their own
-    if apart and settings.max_num_batched_tokens is None:  # groups that attend apart share them (arg_groups/parallel_hook.py:331)
-        tokens = max(tokens // config.attention_dp, 1)
-    graph = tier.group_graph_most if config.tp >= GROUP else tier.graph_most
-    if rules.graph_tokens is not None:
-        graph = min(graph, rules.graph_tokens * sequences)
-    return replace(
-        settings,
-        max_num_batched_tokens=max(tokens, sequences) if settings.max_num_batched_tokens is None and not apart else tokens,
-        max_num_seqs=sequences if apart else min(sequences, tokens),
-        block_size=settings.block_size or rules.block_tokens,
-        memory_share=settings.memory_share or rules.memory_share or _static_share(tokens, tier, config, accelerator),
-        chunked_prefill=chunked,
-        prefix_caching=rules.prefix_cache if settings.prefix_caching is None else settings.prefix_caching,
-        graph_most=settings.graph_most or graph,
-        scheduler=settings.scheduler or ("budget" if chunked and rules.scheduler == "prefill_first" else rules.scheduler),
-    )
-
-
-def _tier(rules: EngineRules, accelerator: Accelerator) -> Tier:
-    """The first the device's memory is within, by what its maker calls it: an 80 GB device has 79 GiB."""
-    weak = accelerator.id.lower().startswith(_NOT_LARGE)
-    allowed = [t for t in rules.tiers if t.a100 or not weak]
-    return next((t for t in allowed if accelerator.memory_bytes < t.gib * GIB), allowed[-1])
-
-
-def _static_share(tokens: int, tier: Tier, config: EngineConfig, accelerator: Accelerator) -> float:
-    """SGLang's share for weights and cache: what is left beside 0.5 GiB, 1.5 MiB a token of a step, an eighth of a GiB a rank and
-    2 MiB a sequence of the largest graph, at least 10 GiB on devices above 60 (arg_groups/memory_hook.py)."""
-    memory = accelerator.memory_bytes / MIB
-    graphs = 2.0 * (tier.group_graph_most if config.tp >= GROUP else tier.graph_most)
-    reserve = 512.0 + 1.5 * max(tokens, 2048) + 128.0 * config.tp + graphs
-    if memory > 60 * 1024:
-        reserve = max(reserve, 10 * 1024.0)
-    return round((memory - reserve) / memory, 3)

@@ -1,0 +1,69 @@
+"""What a serving engine costs beside its kernels, fitted (``coefficients/inference.json``). The key is the engine, the versions
+that were measured, and whether the engine was started with the flags of a performance recipe or as installed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from gpuwise.errors import DataError
+from gpuwise.facts.models.architecture import Architecture
+from gpuwise.predict.coefficients import load_json
+from gpuwise.serve.engines.engine import EngineConfig, version_number
+
+
+@dataclass(frozen=True, slots=True)
+class EngineCosts:
+    """What an engine adds to the kernels of an iteration of ``B`` sequences and ``L`` layers.
+
+    ``decode = kernel_slowdown kernels + communication_slowdown collectives + iteration_s + sequence_s B + layer_s L``;
+    a prompt that shares its iterations with decoding sequences adds ``prefill_slowdown kernels +
+    communication_slowdown collectives``.
+    """
+
+    kernel_slowdown: float
+    prefill_slowdown: float
+    communication_slowdown: float
+    iteration_s: float
+    """Scheduler and sampling."""
+    sequence_s: float
+    """Bookkeeping of one sequence."""
+    layer_s: float
+    """Gaps between the kernels of a layer."""
+    experts_layer_s: float = 0.0
+    """What a layer of experts takes besides: the kernels that choose, sort and join beside their products."""
+    log_sigma: float = 0.0
+    """Of measured over predicted time on models kept from the fit."""
+
+    def layers_s(self, arch: Architecture) -> float:
+        """Seconds of an iteration between the kernels of all layers."""
+        return arch.n_layers * (self.layer_s + (0.0 if arch.moe is None else self.experts_layer_s))
+
+
+def engine_costs(config: EngineConfig) -> EngineCosts:
+    """Fitted costs of the engine, started as it was (those of the tuned engine where no other was measured): of the newest
+    fit that is not younger than the version asked for, else of the oldest."""
+    entries = [e for e in load_json("inference")["engines"] if e["engine"] == config.engine]
+    started = [e for e in entries if e["tuned"] == config.tuned] or entries
+    if not started:
+        raise DataError(f"inference.json has no costs of {config.engine}")
+    by_age = sorted(started, key=_first_version)
+    wanted = None if config.version is None else version_number(config.version)
+    old_enough = [e for e in by_age if wanted is None or _first_version(e) <= wanted]
+    entry = old_enough[-1] if old_enough else by_age[0]
+    return entry_costs(entry, config)
+
+
+def entry_costs(entry: dict[str, Any], config: EngineConfig) -> EngineCosts:
+    """Costs of an entry of the coefficient files. What crosses between groups that attend apart and their experts is not the
+    engine's own all-reduce: where it was fitted by itself, it is ``communication_slowdown`` of such a layout."""
+    costs = EngineCosts(**entry["costs"], log_sigma=entry["log_sigma"])
+    if config.attention_dp > 1 and "exchange_slowdown" in entry:
+        return replace(costs, communication_slowdown=entry["exchange_slowdown"])
+    return costs
+
+
+def _first_version(entry: dict[str, Any]) -> tuple[int, ...]:
+    """The oldest version an entry was measured with; below all others where none was said."""
+    return version_number(entry["versions"][0]) if entry["versions"] else ()

@@ -1,0 +1,252 @@
+"""Serving engines: what is known of one (:class:`Engine`, a file each), and how one holds and splits a model."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+
+from gpuwise.errors import InputError, UnknownNameError
+from gpuwise.facts.hardware.accelerators import Accelerator
+from gpuwise.facts.models.architecture import Architecture
+from gpuwise.facts.software.support import support_of
+from gpuwise.predict.memory.kv_cache import PAGED, CacheLayout
+from gpuwise.serve.engines.settings import Settings
+from gpuwise.serve.formats import ENGINE_FORMATS
+
+DEFAULT_ENGINE = "vllm"
+LOCAL_ENGINE = "llama.cpp"
+"""What serves one sequence where the default engine does not run, or does not read the weights."""
+HEAD = "HEAD"
+"""In place of the address of the first of several hosts."""
+PORT = 8000
+"""Of the server that is asked."""
+DRAFT = "DRAFT-OF-THE-MODEL"
+"""In place of the checkpoint of a draft, which is the model's own."""
+
+
+class Engine:
+    """What differs between engines. A subclass in a file of its own gives the values; releases are in the TOML file beside it."""
+
+    name: str
+    title: str
+    """As its makers write it."""
+    aliases: tuple[str, ...] = ()
+    newest: str
+    """The release whose files were read last."""
+    formats: tuple[str, ...] = ENGINE_FORMATS
+    """Of weights that it reads."""
+    quantization: Mapping[str, str] = {}
+    """Weight formats that it makes itself while loading, by the value of ``--quantization``; others come as a checkpoint."""
+    checkpoint: str = ""
+    """What the person has to give in every format, with ``{model}`` and ``{weights}``; empty: a checkpoint, where the published
+    one has another format."""
+    cache: CacheLayout = PAGED
+    within_cache: bool = False
+    """It starts with no longer a context than its cache holds."""
+
+    stages: bool = False
+    """Its pipeline stages are simulated."""
+    in_turn: bool = False
+    """Its devices hold layers in turn, and its slots have a context each: no tensor groups; ``pp`` is the number of devices."""
+    whole_steps: bool = False
+    """Seconds of whole batches are predicted (:mod:`gpuwise.serve.llama_cpp`), not kernels and the engine's costs beside them."""
+    vocabulary_step: int = 0
+    """Rows of the embedding are padded to a multiple of it and have to divide by the ranks; 0: padded as needed."""
+    encoder_graphs_since: str = ""
+    """Version from which decoders that read an encoder run in graphs; empty: always."""
+
+    expert_kernels: Mapping[str, tuple[str, ...]] = {}
+    """Of experts, by format, the one it prefers first: the first that was measured on the device's family counts, and the
+    family's usual kernel where none was."""
+    flashinfer_experts: Mapping[str, str] = {}
+    """By format, since when it takes FlashInfer's experts unasked; before, Triton's."""
+    fp8_experts_in_blocks: tuple[str, ...] = ()
+    """Families on which 8-bit experts run in the kernels of block scales."""
+    mxfp8_experts: tuple[str, ...] | None = None
+    """Families on which MXFP4 experts are multiplied in 8 bits; None: all that have the rate."""
+    marlin_experts: bool = False
+    """MXFP4 experts run in Marlin on NVIDIA's devices where its own kernel was not measured."""
+    sorts_expert_rows: bool = False
+    """A rank multiplies its own rows of experts alone."""
+
+    script: str = ""
+    """What ``gpuwise export`` writes its start for; empty: it does not."""
+
+    def static_share(self, accelerator: Accelerator, tokens: int, graph_most: int, tp: int) -> float:
+        """Share of the device for weights and cache, of an engine that works it out; ``graph_most`` is the largest batch with a
+        graph. Raises InputError."""
+        raise InputError(f"{self.name} has no share of memory", hint="say memory_share")
+
+    def words(self, start: Start) -> list[str]:
+        """The command that starts one replica on one host."""
+        raise NotImplementedError
+
+    def file(self, start: Start) -> tuple[str, str] | None:
+        """Name and text of a configuration that the command reads."""
+        return None
+
+    def on_hosts(self, start: Start, hosts: int, note: str) -> tuple[Command, ...]:
+        """The commands of one replica over several hosts, one on each."""
+        where = f"{HEAD} is the address of the first host" + (f"; {note}" if note else "")
+        words = [*self.words(start), "--nnodes", str(hosts), "--node-rank"]
+        return tuple(
+            Command(
+                f"{self.name}, host {i + 1} of {hosts}",
+                shlex.join([*words, str(i), *self.host_words(i)]),
+                "" if i else where,
+            )
+            for i in range(hosts)
+        )
+
+    def host_words(self, host: int) -> list[str]:
+        """What the command has besides on each of several hosts."""
+        return []
+
+    def part(self, start: Start, role: str, number: int, port: int, host: str) -> tuple[str, list[str]]:
+        """Variables and command of the ``number``-th replica that only reads prompts (``prefill``) or only writes answers
+        (``decode``); ``host`` is empty on one host."""
+        raise NotImplementedError
+
+    def router(self, parts: Mapping[str, Sequence[tuple[str, int]]]) -> Command:
+        """What sends requests to such replicas; hosts and ports by role."""
+        raise NotImplementedError
+
+
+ENGINES: dict[str, Engine] = {}
+"""By name; :mod:`gpuwise.serve.engines` fills it."""
+
+
+def engine_name(text: str) -> str:
+    """The name of the engine that is also called ``text``; other names are returned as they are."""
+    return next((e.name for e in ENGINES.values() if text in e.aliases), text)
+
+
+def engine_of(weights: str) -> Engine:
+    """What runs weights of a format: the default engine where it reads them, else the first that does."""
+    default = ENGINES[DEFAULT_ENGINE]
+    return default if weights in default.formats else next(e for e in ENGINES.values() if weights in e.formats)
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """How an engine holds and splits a model.
+
+    Dense weights are split over ``tp``; ``attention_dp`` groups of ``tp`` ranks each hold all of the
+    attention and serve their share of the sequences. Experts are split ``moe_tp`` ways inside and ``moe_ep``
+    ways among ranks; ``moe_tp * moe_ep`` is ``tp * attention_dp``.
+    """
+
+    engine: str = DEFAULT_ENGINE
+    weights: str = "bf16"
+    expert_weights: str | None = None
+    """None: as ``weights``."""
+    kv_dtype: str = "bf16"
+    tp: int = 1
+    pp: int = 1
+    """Pipeline stages that hold layers in turn: under llama.cpp its devices."""
+    attention_dp: int = 1
+    moe_tp: int = 1
+    moe_ep: int = 1
+    tuned: bool = True
+    """Started with the flags of a performance recipe (kernel choice, graphs, scheduling); False: as
+    installed."""
+    attention: str | None = None
+    """Kernel of the prompt's attention (``fa2``, ``fa3``, ``cudnn``); None: the one the engine picks."""
+    experts: str | None = None
+    """Kernels of experts: ``triton``; None: those that the engine picks at its version."""
+    version: str | None = None
+    """Of the engine (``0.19.0``); None: the newest its costs are known of."""
+
+    def __post_init__(self) -> None:
+        program = self.program
+        for name in (self.weights, self.expert_weights or self.weights):
+            if name not in program.formats:
+                formats = ", ".join(program.formats)
+                raise UnknownNameError("weight format", name, program.formats, hint=f"it is one of {formats}")
+        if self.pp > 1 and not program.in_turn and (not program.stages or self.attention_dp > 1):
+            raise InputError(
+                f"pipeline stages of {self.engine} are not simulated" + (" in groups" if program.stages else ""),
+                hint=f"split with tp, or take {DEFAULT_ENGINE}",
+            )
+        if program.in_turn and self.tp * self.attention_dp > 1:
+            raise InputError(f"{self.engine}'s layers are on its devices in turn", hint="pp is the number of devices")
+
+    @property
+    def program(self) -> Engine:
+        """The engine's facts and rules."""
+        engine = ENGINES.get(self.engine)
+        if engine is None:
+            raise UnknownNameError("serving engine", self.engine, ENGINES)
+        return engine
+
+    @property
+    def ranks(self) -> int:
+        """Accelerators of one replica."""
+        return self.tp * self.pp * self.attention_dp
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """What a command starts: ``model`` is its name at the Hugging Face hub, if it has one; ``half`` asks for fp16
+    in place of bf16."""
+
+    model: str
+    arch: Architecture
+    config: EngineConfig
+    options: Settings
+    context: int
+    """Longest request in tokens."""
+    half: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A command line with what one has to know of it; ``file`` is a configuration it reads, as (name, text)."""
+
+    name: str
+    line: str
+    note: str = ""
+    file: tuple[str, str] | None = None
+
+
+def tensor_parallel(arch: Architecture, weights: str, ranks: int, engine: str = DEFAULT_ENGINE) -> EngineConfig:
+    """``arch`` split over ``ranks`` accelerators as the engine does unless told otherwise: experts inside, like the rest.
+    Raises UnknownNameError."""
+    return EngineConfig(engine, weights, tp=ranks, moe_tp=ranks if arch.moe is not None else 1)
+
+
+MARLIN_SINCE = (7, 5)
+"""Compute capability from which Marlin has kernels (vllm pull requests 5975, 29901)."""
+
+
+def check_formats(accelerator: Accelerator, config: EngineConfig) -> None:
+    """Raises InputError for 8-bit or 4-bit floating weights on an NVIDIA GPU before Turing: engines widen them in Marlin, which
+    has no kernel there (vllm pull requests 5975, 29901)."""
+    named = next((w for w in (config.weights, config.expert_weights or "") if w.startswith(("fp8", "nvfp4", "mxfp4"))), None)
+    old = accelerator.vendor == "NVIDIA" and version_number(accelerator.compute_capability or "99") < MARLIN_SINCE
+    if named is not None and old:
+        raise InputError(
+            f"{accelerator.name} has no kernel for {named} weights: Marlin, which widens them, begins at compute capability 7.5",
+            hint="take 16-bit weights (--weights 16), int4_wo (GPTQ), or --engine llama.cpp",
+        )
+
+
+@cache
+def engine_runs(accelerator: Accelerator, engine: str = DEFAULT_ENGINE) -> bool:
+    """Whether the engine's own tables of support list the accelerator, in full or in part."""
+    return support_of(accelerator).of("framework", engine).level in ("full", "partial")
+
+
+def version_number(text: str) -> tuple[int, ...]:
+    """``"0.19.0rc1"`` as ``(0, 19, 0)``: the leading whole numbers of its parts."""
+    numbers: list[int] = []
+    for part in text.split("."):
+        digits = part[: len(part) - len(part.lstrip("0123456789"))]
+        if not digits:
+            break
+        numbers.append(int(digits))
+        if digits != part:
+            break
+    return tuple(numbers)

@@ -1,0 +1,32 @@
+"""llama.cpp. Flags are those of ``llama-server`` (llama.cpp tools/server/README.md)."""
+
+from __future__ import annotations
+
+from gpuwise.predict.memory.kv_cache import CacheLayout
+from gpuwise.serve.engines.engine import PORT, Engine, Start
+from gpuwise.serve.formats import LLAMA_CPP_FORMATS
+
+LAYOUT = CacheLayout("fp16", page_tokens=256, chunk_tokens=512, spare_pages=0, grouped=False, window_everywhere=False)
+
+
+class LlamaCpp(Engine):
+    """llama.cpp."""
+
+    name = title = "llama.cpp"
+    aliases = ("llama-cpp", "llamacpp")
+    newest = "6918"
+    formats = LLAMA_CPP_FORMATS
+    checkpoint = "a GGUF file of {model} in {weights}"
+    cache = LAYOUT
+    in_turn = True
+    whole_steps = True
+
+    def words(self, start: Start) -> list[str]:
+        """All slots share ``--ctx-size``."""
+        c, o = start.config, start.options
+        slots = o.max_num_seqs or 1
+        words = ["llama-server", "--model", f"{start.arch.id}-{c.weights}.gguf", "--n-gpu-layers", "999"]
+        words += ["--parallel", str(slots), "--ctx-size", str(slots * start.context)]
+        words += ["--batch-size", str(o.max_num_batched_tokens)]
+        words += ["--port", str(PORT)] + ([] if o.prefix_caching else ["--no-cache-prompt"])
+        return words + (["--split-mode", "layer"] if c.pp > 1 else [])

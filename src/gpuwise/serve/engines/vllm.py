@@ -1,0 +1,107 @@
+"""vLLM. Flags are those of ``vllm serve`` (vllm 0.33.0 engine/arg_utils.py); prompts read apart:
+docs/features/nixl_connector_usage.md."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Mapping, Sequence
+
+from gpuwise.serve.engines.engine import DRAFT, HEAD, PORT, Command, Engine, Start
+
+NIXL_PORT = 5600
+"""First side channel between replicas that read and that write."""
+
+QUANTIZATION = {"fp8": "fp8", "int8_wo": "int8_per_channel_weight_only"}
+"""vllm 0.33.0 model_executor/layers/quantization/__init__.py."""
+EXPERT_KERNELS = {
+    "bf16": (
+        "vllm_unquantizedfusedmoe_triton_tritonexperts",
+        "vllm_unquantizedfusedmoe_flashinfer_trtllm_trtllmbf16experts",
+    ),
+    "fp8": (
+        "vllm_modeloptfp8moe_flashinfer_trtllm_trtllmfp8expertsmonolithic",
+        "vllm_modeloptfp8moe_flashinfer_cutlass_flashinferexperts",
+    ),
+    "fp8_block": (
+        "vllm_fp8moe_flashinfer_trtllm_trtllmfp8expertsmonolithic",
+        "vllm_fp8moe_triton_tritonexperts",
+    ),
+    "nvfp4": ("vllm_compressedtensorsw4a4nvfp4moe_flashinfer_trtllm_trtllmnvfp4expertsmonolithic",),
+    "int4_wo": ("vllm_compressedtensorswna16marlinmoe_marlin_marlinexperts",),
+    "w4a16_mxfp4": (
+        "vllm_gptossmxfp4moe_triton_oaitritonmxfp4expertsmonolithic",
+        "vllm_gptossmxfp4moe_marlin_marlinexperts",
+    ),
+    "w4a8_mxfp4_mxfp8": ("vllm_mxfp4moe_flashinfer_trtllm_mxfp4_mxfp8_trtllmmxfp4expertsmodular",),
+}
+FLASHINFER_EXPERTS = {"fp8": "0.15", "fp8_block": "0.15", "bf16": "0.18"}
+"""vllm pull requests 32414, 36286."""
+
+
+class VLLM(Engine):
+    """The default engine.
+
+    8-bit experts run on Hopper in Triton and DeepGEMM, whose times those of one scale a tensor share. The one measured kernel of
+    the other way, FlashInfer's CUTLASS for ModelOpt checkpoints, must be asked for (layers/fused_moe/oracle/fp8.py,
+    VLLM_USE_FLASHINFER_MOE_FP8) and is slower than 16 bits. MXFP4 is multiplied in 8 bits on Blackwell's data-centre parts; what
+    is neither these nor Hopper runs Marlin (layers/quantization/mxfp4.py, get_mxfp4_backend).
+    """
+
+    name = "vllm"
+    title = "vLLM"
+    newest = "0.33.0"
+    quantization = QUANTIZATION
+    within_cache = True  # v1/core/kv_cache_utils.py, check_enough_kv_cache_memory
+    stages = True
+    vocabulary_step = 64  # layers/vocab_parallel_embedding.py, DEFAULT_VOCAB_PADDING_SIZE
+    encoder_graphs_since = "0.13"  # vllm-project/vllm pull request 30072
+    expert_kernels = EXPERT_KERNELS
+    flashinfer_experts = FLASHINFER_EXPERTS
+    fp8_experts_in_blocks = ("Hopper",)
+    mxfp8_experts = ("Blackwell",)
+    marlin_experts = True
+    script = "vllm 0.33"
+
+    def words(self, start: Start) -> list[str]:
+        c, o = start.config, start.options
+        words = ["vllm", "serve", start.model, "--tensor-parallel-size", str(c.tp)]
+        if c.pp > 1:
+            words += ["--pipeline-parallel-size", str(c.pp)]
+        if c.attention_dp > 1:
+            words += ["--data-parallel-size", str(c.attention_dp)]
+        if c.moe_ep > 1:
+            words += ["--enable-expert-parallel"]
+        if c.weights in self.quantization:
+            words += ["--quantization", self.quantization[c.weights]]
+        words += ["--dtype", "half"] if start.half else []
+        if c.kv_dtype != "bf16":
+            words += ["--kv-cache-dtype", c.kv_dtype]
+        words += ["--max-model-len", str(start.context)]
+        words += ["--max-num-batched-tokens", str(o.max_num_batched_tokens), "--max-num-seqs", str(o.max_num_seqs)]
+        words += ["--gpu-memory-utilization", f"{o.memory_share:g}"]
+        words += [] if o.chunked_prefill else ["--no-enable-chunked-prefill"]
+        words += [] if o.prefix_caching else ["--no-enable-prefix-caching"]
+        if o.drafts is not None:
+            guesses = {"method": "eagle3", "model": DRAFT, "num_speculative_tokens": o.drafts.tokens}
+            words += ["--speculative-config", json.dumps(guesses)]
+        if o.adapters is not None:
+            a = o.adapters
+            words += ["--enable-lora", "--max-loras", str(a.at_once), "--max-cpu-loras", str(a.count)]
+            words += ["--max-lora-rank", str(a.rank)]
+        return words
+
+    def host_words(self, host: int) -> list[str]:
+        return ["--master-addr", HEAD] + (["--headless"] if host else [])
+
+    def part(self, start: Start, role: str, number: int, port: int, host: str) -> tuple[str, list[str]]:
+        transfer = {"kv_connector": "NixlConnector", "kv_role": "kv_both"}
+        words = [*self.words(start), "--port", str(port), "--kv-transfer-config", json.dumps(transfer)]
+        variables = f"VLLM_NIXL_SIDE_CHANNEL_PORT={NIXL_PORT + number}"
+        return variables + (f" VLLM_NIXL_SIDE_CHANNEL_HOST={host}" if host else ""), words
+
+    def router(self, parts: Mapping[str, Sequence[tuple[str, int]]]) -> Command:
+        words = ["python", "tests/v1/kv_connector/nixl_integration/toy_proxy_server.py", "--port", str(PORT)]
+        for role, name in (("prefill", "prefiller"), ("decode", "decoder")):
+            words += [f"--{name}-hosts", *(h for h, _ in parts[role]), f"--{name}-ports", *(str(p) for _, p in parts[role])]
+        return Command("proxy", shlex.join(words), "of vLLM's repository; its replicas need pip install nixl")
