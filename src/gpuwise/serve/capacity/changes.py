@@ -160,9 +160,10 @@ def _widths(configuration: Configuration, system: System) -> Iterator[Configurat
 
 
 def _of_slots(configuration: Configuration) -> Iterator[tuple[str, str, Configuration]]:
-    """llama.cpp's: narrower files, twice and half the slots."""
+    """Narrower weights, twice and half the slots."""
     c, s = configuration.config, configuration.settings
-    for weights, kind in (("Q8_0", SAME), ("Q4_K_M", MODEL)):
+    for bits, kind in ((8, SAME), (4, MODEL)):
+        weights = c.program.by_bits[bits]
         if FORMATS[weights].bytes_per_weight < FORMATS[c.weights].bytes_per_weight:
             yield f"{weights} weights", kind, replace(configuration, config=replace(c, weights=weights))
     slots = configuration.server.options.max_num_seqs or 1

@@ -224,7 +224,7 @@ def _check_stages(wanted: Requirements) -> None:
 def _forms(arch: Architecture, wanted: Requirements) -> Iterator[EngineConfig]:
     """Every format allowed, on one accelerator."""
     for bits in sorted(wanted.bits, reverse=True):
-        for weights, expert_weights in _formats(arch, bits, wanted.bits):
+        for weights, expert_weights in _formats(arch, bits, wanted):
             form = replace(tensor_parallel(arch, weights, 1, wanted.engine), expert_weights=expert_weights)
             yield replace(form, version=wanted.version, kv_dtype=wanted.kv_dtype)
 
@@ -298,9 +298,9 @@ def _in_turn(arch: Architecture, system: System, most: int, wanted: Requirements
         raise InputError(f"{engine} splits layers, not tensors", hint="leave --tp out")
     if wanted.pp not in (None, 1):
         raise InputError(f"{engine}'s layers are spread over as few devices as hold them", hint="leave --pp out")
-    published = arch.published_experts == "mxfp4"  # of it there are no other files
-    for bits in sorted(wanted.bits, reverse=True) if not published else (min(wanted.bits),):
-        weights = "MXFP4" if published and (bits < 8 or wanted.bits == USUAL_BITS) else FORMATS[FORMAT_OF_BITS[bits]].llama_cpp
+    narrow = next((f for f in wanted.program.formats if f.lower() == arch.published_experts), None)  # no other files of it
+    for bits in sorted(wanted.bits, reverse=True) if narrow is None else (min(wanted.bits),):
+        weights = wanted.program.by_bits[bits] if narrow is None or (bits >= 8 and wanted.bits != USUAL_BITS) else narrow
         for n in (n for n in SPLITS if n <= min(most, MOST_DEVICES)):
             config = EngineConfig(engine, weights, kv_dtype=wanted.kv_dtype, pp=n, version=wanted.version)
             plain = Configuration(arch, system, config, Settings(max_model_len=wanted.context, max_num_seqs=1), wanted.slowdown)
@@ -323,13 +323,13 @@ def published_format(arch: Architecture) -> tuple[str, str | None] | None:
     return arch.published_weights or "bf16", arch.published_experts
 
 
-def _formats(arch: Architecture, bits: int, allowed: tuple[int, ...]) -> Sequence[tuple[str, str | None]]:
+def _formats(arch: Architecture, bits: int, wanted: Requirements) -> Sequence[tuple[str, str | None]]:
     """Formats of so many bits, of matrices and of routed experts (None: as the others). A model published in narrow weights is
     served in them, once, unless other widths were asked for; of others with many experts 8 bits are published in blocks too."""
-    usual, published = FORMAT_OF_BITS[bits], published_format(arch)
+    allowed, published = wanted.bits, published_format(arch)
     if published is not None and (allowed == USUAL_BITS or bits == _bits(published)):
         return (published,) if allowed != USUAL_BITS or bits == min(allowed) else ()
-    plain: list[tuple[str, str | None]] = [(usual, None)]
+    plain: list[tuple[str, str | None]] = [(wanted.program.by_bits[bits], None)]
     return [*plain, ("fp8_block", None)] if bits == 8 and arch.moe is not None else plain
 
 

@@ -13,7 +13,7 @@ from gpuwise.facts.models.architecture import Architecture
 from gpuwise.facts.software.support import support_of
 from gpuwise.predict.memory.kv_cache import PAGED, CacheLayout
 from gpuwise.serve.engines.settings import Settings
-from gpuwise.serve.formats import ENGINE_FORMATS
+from gpuwise.serve.formats import ENGINE_FORMATS, FORMAT_OF_BITS
 
 DEFAULT_ENGINE = "vllm"
 LOCAL_ENGINE = "llama.cpp"
@@ -37,6 +37,8 @@ class Engine:
     """The release whose files were read last."""
     formats: tuple[str, ...] = ENGINE_FORMATS
     """Of weights that it reads."""
+    by_bits: Mapping[int, str] = FORMAT_OF_BITS
+    """The format it is asked for when only the width of the weights matters."""
     quantization: Mapping[str, str] = {}
     """Weight formats that it makes itself while loading, by the value of ``--quantization``; others come as a checkpoint."""
     checkpoint: str = ""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from gpuwise.predict.memory.kv_cache import CacheLayout
 from gpuwise.serve.engines.engine import PORT, Engine, Start
-from gpuwise.serve.formats import LLAMA_CPP_FORMATS
+from gpuwise.serve.formats import FORMAT_OF_BITS, FORMATS, LLAMA_CPP_FORMATS
 
 LAYOUT = CacheLayout("fp16", page_tokens=256, chunk_tokens=512, spare_pages=0, grouped=False, window_everywhere=False)
+BY_BITS = {bits: FORMATS[name].llama_cpp for bits, name in FORMAT_OF_BITS.items()}
 
 
 class LlamaCpp(Engine):
@@ -16,6 +17,7 @@ class LlamaCpp(Engine):
     aliases = ("llama-cpp", "llamacpp")
     newest = "6918"
     formats = LLAMA_CPP_FORMATS
+    by_bits = BY_BITS
     checkpoint = "a GGUF file of {model} in {weights}"
     cache = LAYOUT
     in_turn = True
