@@ -23,11 +23,10 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import time_machine
 
-from gpuwise.cli import options
 from gpuwise.cli.app import build, every_command, run
 
 STAMP = "<!-- Written by `python -m tools.docs.reference docs/reference`. Do not edit. -->"
@@ -37,13 +36,6 @@ WIDTH = 110
 AS_OF = datetime.datetime(2026, 11, 27, 12, tzinfo=datetime.UTC)
 """The day of the examples' answers."""
 _SEARCH_TIME = re.compile(r"(?<= evaluated in )[\d.]+ m?s\b")
-_VALUES = {
-    "Whole": "whole number",
-    "Count": "count, like 15B",
-    "Duration": "duration, like 3d",
-    "Money": "US dollars",
-    "Bytes": "size, like 40GB",
-}
 _EXAMPLE = re.compile(
     r"(?P<head>```console\n\$ (?P<shown>gpuwise [^\n]+)\n"
     r"|<!-- output: (?P<said>gpuwise [^\n]+?) -->\n```text\n)"
@@ -108,21 +100,20 @@ def _placeholder(argument: Any) -> str:
 
 
 def _value(argument: Any) -> str:
-    """What an option takes, in words."""
-    for kind, words in _VALUES.items():
-        if argument.parameter.converter is get_args(getattr(options, kind))[1].converter:
-            return words
+    """What an option takes: its choices or its unit."""
     hint = str(argument.hint).replace(" | None", "")
     if "bool" in hint:
         return "flag"
-    return "path" if "Path" in hint else "number" if "int" in hint or "float" in hint else "text"
+    return _cell(argument.parameter.metavar or ("PATH" if "Path" in hint else ""))
 
 
 def _default(argument: Any) -> str:
-    default = argument.field_info.default
+    default, shown = argument.field_info.default, argument.show_default
     if argument.required:
         return "required"
-    return "" if default in (None, False, (), inspect.Parameter.empty) else f"`{default}`"
+    if not isinstance(shown, str):
+        shown = shown(default) if callable(shown) and default is not inspect.Parameter.empty else None
+    return _cell(shown or "")
 
 
 def _cell(text: str) -> str:

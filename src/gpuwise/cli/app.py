@@ -96,7 +96,7 @@ def build() -> App:
         help_format="plaintext",
         help_formatter=_Help(),
         result_action="return_value",
-        default_parameter=Parameter(show_default=False, negative_iterable=()),
+        default_parameter=Parameter(show_default=_default, negative_iterable=()),
     )
     targets = {name: (target, question) for name, target, question in COMMANDS}
     flags = Group("Options", sort_key=len(GROUPS))
@@ -108,6 +108,13 @@ def build() -> App:
             target, question = targets[name]
             app.command(target, name=name, help=question, group=group, sort_key=j)
     return app
+
+
+def _default(value: Any) -> str | None:
+    """What the help says of a default; nothing of a flag that is off and of what is left open."""
+    if value is None or value is False or value == ():
+        return None
+    return "yes" if value is True else f"{value:g}" if isinstance(value, float) else str(value)
 
 
 class _Help:

@@ -157,10 +157,15 @@ def new_file(text: str, name: str) -> str:
     raise InputError(f"{name}: {text!r} is no name of a file", hint=f"name one, {name} ./{text.lstrip('-')}, or - to print it")
 
 
+def _seconds(value: float | None) -> str | None:
+    """A default time as the help shows it."""
+    return None if value is None else f"{value:g}s"
+
+
 Whole = Annotated[int, Parameter(converter=converter(whole_number), metavar="N")]
 Length = Annotated[int, Parameter(converter=converter(sequence_length), metavar="TOKENS")]
 Count = Annotated[float, Parameter(converter=converter(positive_count), metavar="COUNT")]
-Duration = Annotated[float, Parameter(converter=converter(positive_duration), metavar="TIME")]
+Duration = Annotated[float, Parameter(converter=converter(positive_duration), metavar="TIME", show_default=_seconds)]
 Money = Annotated[float, Parameter(converter=converter(money), metavar="USD")]
 Bytes = Annotated[float, Parameter(converter=converter(size), metavar="SIZE")]
 Share = Annotated[float, Parameter(converter=converter(share), metavar="SHARE")]
@@ -178,15 +183,17 @@ class Training:
     """Sequences a step, over all accelerators."""
     half_weights: Annotated[bool, Parameter(negative="")] = False
     """Weights and gradients in 16 bits, without fp32 copies."""
-    year: Whole | None = None
-    """The year whose software trains (usual: today's, or of the published run that this is): before 2023 attention was not
-    fused, nor sequence parallel; before 2025 experts' exchange was not hidden."""
+    year: Annotated[
+        Whole | None, Parameter(show_default="today's, or that of the published run which this is", metavar="YEAR")
+    ] = None
+    """Assume the software of this year. Before 2023: no FlashAttention or sequence parallelism. Before 2025: no overlap of expert
+    all-to-all."""
     lora: Annotated[bool, Parameter(negative="")] = False
     """Train low-rank adapters (rank 16) on frozen weights."""
     packed: Length | None = None
     """Mean document length when sequences are packed and attention stays inside documents."""
-    risk: Share | None = None
-    """Probability, at the most, that memory does not suffice after all (usual: 0.1, a plan fits with 90 %)."""
+    risk: Annotated[Share | None, Parameter(show_default="0.1")] = None
+    """Accept plans whose probability of running out of memory is at most this."""
 
 
 WIDEST = 24

@@ -13,8 +13,8 @@ from gpuwise.errors import InputError, require
 
 def ui(
     *,
-    port: int | None = None,
-    host: str = "127.0.0.1",
+    port: Annotated[int | None, Parameter(show_default="8317", metavar="PORT")] = None,
+    host: Annotated[str, Parameter(metavar="ADDRESS")] = "127.0.0.1",
     folder: Path | None = None,
     browser: bool = True,
     json: Annotated[bool, Parameter(negative="")] = False,
@@ -27,7 +27,7 @@ def ui(
     Parameters
     ----------
     port
-        Where to listen (8317 when nothing is said; 0 takes a free one).
+        Where to listen (0 takes a free one).
     host
         The address to listen on, for others than this machine: they can then ask whatever you can, if they know the token.
     folder

@@ -65,10 +65,10 @@ NOTHING_ELSE = Instead()
 def bench(
     *,
     quick: Annotated[bool, Parameter(negative="")] = False,
-    only: list[str] | None = None,
-    device: list[str] | None = None,
-    against: list[str] | None = None,
-    fail_below: str | None = None,
+    only: Annotated[list[str] | None, Parameter(metavar="NAME")] = None,
+    device: Annotated[list[str] | None, Parameter(show_default="all", metavar="DEVICE")] = None,
+    against: Annotated[list[str] | None, Parameter(metavar="GPUS")] = None,
+    fail_below: Annotated[str | None, Parameter(metavar="SHARE")] = None,
     each: Duration | None = None,
     save: bool = True,
     instead: Instead = NOTHING_ELSE,
@@ -89,7 +89,7 @@ def bench(
         Measure these: a family (matmul, attention, memory, launch, copy, peer, collective, loader, disk), a format or
         kind (bf16, nccl, pinned), both (matmul-bf16) or a key of --list. May be given several times.
     device
-        Measure on these: cpu, gpu, gpu0, gpu1 ... May be given several times; all by default.
+        Measure on these: cpu, gpu, gpu0, gpu1 ... May be given several times.
     against
         GPUs you do not have, to compare the processor's products with: 4090, h100-sxm. May be given several times.
     fail_below

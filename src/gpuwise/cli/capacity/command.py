@@ -45,8 +45,8 @@ _PERIODS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 class Traffic:
     """What is asked of the server."""
 
-    workload: str | None = None
-    """chat (usual), code, rag, agent, summarise, reasoning, the file of a trace, or in=2000,out=300 with cv=, in_cv=, out_cv=,
+    workload: Annotated[str | None, Parameter(show_default="chat for decoders of text", metavar="WORKLOAD")] = None
+    """chat, code, rag, agent, summarise, reasoning, the file of a trace, or in=2000,out=300 with cv=, in_cv=, out_cv=,
     prefix=, peak=; of encoders and decoders that embed, embed and rerank (passages of --context tokens), of vision transformers
     and networks of convolutions (resnet-50) vision, of Whisper speech (windows of 30 s, of each of which --context tokens are
     written), of makers of images image, of videos video."""
@@ -54,20 +54,22 @@ class Traffic:
     """Replay a recording: CSV (arrival_s,input_tokens,output_tokens or Azure's), Mooncake's JSON lines, ShareGPT's JSON."""
     drop_long: Annotated[bool, Parameter(negative="")] = False
     """Leave requests of the trace out that are longer than the context."""
-    arrivals: str | None = None
+    arrivals: Annotated[str | None, Parameter(metavar="PROCESS")] = None
     """poisson, gamma:CV (gaps that vary by CV), or diurnal:PEAK (a day whose busiest hour is PEAK times the mean)."""
-    slo: str | None = None
-    """Targets: ttft_p95=1s,itl_p99=50ms,e2e_p90=10s,tpot_mean=30ms. Left out: a first token when people of the workload want it,
-    then reading speed."""
-    rate: str | None = None
+    slo: Annotated[
+        str | None,
+        Parameter(show_default="a first token when people of the workload want it, then reading speed", metavar="TARGETS"),
+    ] = None
+    """Targets: ttft_p95=1s,itl_p99=50ms,e2e_p90=10s,tpot_mean=30ms."""
+    rate: Annotated[str | None, Parameter(metavar="RATE")] = None
     """Requests to carry: 20/s, 1M/day."""
     users: Whole | None = None
     """People who each send the next request some time after the last answer."""
     think: Duration | None = None
     """Time between an answer and a user's next request (45s)."""
     max: Annotated[bool, Parameter(negative="")] = False
-    """As much as the accelerators carry (usual)."""
-    batching: str | None = None
+    """As much as the accelerators carry."""
+    batching: Annotated[str | None, Parameter(metavar="KIND:N")] = None
     """Of embed, rerank, vision and speech: dynamic:32, dynamic:32:5ms (held back so long until full) or static:32."""
 
 
@@ -76,21 +78,21 @@ class Traffic:
 class Constraints:
     """What is held fast, and what the answer must stay within."""
 
-    engine: str = "vllm"
+    engine: Annotated[str, Parameter(metavar="ENGINE")] = "vllm"
     """vllm, sglang, trtllm or llama.cpp, with a version if it matters: vllm@0.19.0."""
-    weights: str | None = None
+    weights: Annotated[str | None, Parameter(metavar="BITS")] = None
     """Bits of a weight allowed, 16, 8 or 4; several with commas (16,8)."""
-    kv_cache: str = "bf16"
+    kv_cache: Annotated[str, Parameter(metavar="bf16|fp8")] = "bf16"
     """Format of the key-value cache: bf16 or fp8."""
     tp: Whole | None = None
     """Tensor parallel degree."""
     pp: Whole | None = None
     """Pipeline stages (vllm). Default: tried where links are slow, and where nothing else has room."""
-    disaggregate: str | None = None
+    disaggregate: Annotated[str | None, Parameter(metavar="READ:WRITE")] = None
     """Prompts read by replicas of their own: auto, or how many read and how many write, 3:1 (vllm, sglang)."""
-    draft: str | None = None
+    draft: Annotated[str | None, Parameter(metavar="TOKENS:KEPT")] = None
     """Speculative decoding: guessed tokens a step and how many tokens a step keeps, 3:2.4; 3 alone keeps as on code (2.99)."""
-    lora: str | None = None
+    lora: Annotated[str | None, Parameter(metavar="ADAPTERS")] = None
     """Low-rank adapters beside the model, asked for equally often: 50, or 50:32 with a rank, 50:32:8 with 8 at once."""
     context: Length | None = None
     """Longest request in tokens (the model's context)."""
@@ -98,11 +100,11 @@ class Constraints:
     """Most US dollars an hour for the whole fleet."""
     price: Money | None = None
     """US dollars per GPU and hour, instead of the market's."""
-    provider: str | None = None
+    provider: Annotated[str | None, Parameter(metavar="NAME")] = None
     """Whose price counts."""
     buy: Annotated[bool, Parameter(negative="")] = False
     """Without --on: machines that are bought count too, their price spread over three years with resale and electricity."""
-    form: str | None = None
+    form: Annotated[str | None, Parameter(metavar="FORM")] = None
     """Without --on: only such hardware, bought or rented: card, laptop, mini, edge, server."""
     max_watts: Whole | None = None
     """Without --on: most watts of all accelerators together (design power); machines that are bought count too."""
@@ -113,7 +115,7 @@ class Constraints:
 class Sent:
     """A real server, and how far it is measured."""
 
-    measure: str | None = None
+    measure: Annotated[str | None, Parameter(metavar="URL")] = None
     """Send the load to this server (http://127.0.0.1:8000) and print what was measured beside what was predicted."""
     seconds: Duration = 60.0
     """With --measure: how long requests are sent."""
@@ -123,9 +125,9 @@ class Sent:
     """With --measure: most requests at once."""
     stall: Duration = 30.0
     """With --measure: longest wait for a token."""
-    retries: int = 0
+    retries: Annotated[int, Parameter(metavar="N")] = 0
     """With --measure: how often a request that is refused (429, 503) is sent again."""
-    served_model: str | None = None
+    served_model: Annotated[str | None, Parameter(metavar="NAME")] = None
     """With --measure: the model's name on the server, where it has several."""
     save: bool = True
     """With --measure: keep what was measured, for --calibrated."""
@@ -138,9 +140,11 @@ MOST_GUESSES, MOST_ADAPTERS = 16, 10_000
 
 
 def capacity(
-    model: str,
+    model: Annotated[str, Parameter(metavar="MODEL")],
     *,
-    on: str | None = None,
+    on: Annotated[
+        str | None, Parameter(show_default="every one that is rented and that the engine runs on, by price", metavar="GPUS")
+    ] = None,
     asked: Traffic = CHAT,
     held: Constraints = FREE,
     sent: Sent = USUALLY_SENT,
@@ -159,7 +163,7 @@ def capacity(
     model
         A model by name (llama-3.1-8b), a Hugging Face config.json, or dimensions (layers=32,hidden=4096,...).
     on
-        The accelerators: 8xH100-SXM, 4090, dgx-h100. Left out: every one that is rented and that the engine runs on, by price.
+        The accelerators: 8xH100-SXM, 4090, dgx-h100.
     calibrated
         Use what --measure learnt of this model, engine and accelerator.
     quick

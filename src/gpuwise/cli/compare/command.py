@@ -13,11 +13,13 @@ from gpuwise.cli.reports import check_reports, write_report
 
 def compare(
     *names: str,
-    model: str | None = None,
-    purpose: Annotated[str | None, Parameter(name="--for")] = None,
+    model: Annotated[str | None, Parameter(metavar="MODEL")] = None,
+    purpose: Annotated[
+        str | None, Parameter(show_default="training and serving", name="--for", metavar="train|finetune|infer")
+    ] = None,
     tokens: Count | None = None,
     seq: Length | None = None,
-    precision: str | None = None,
+    precision: Annotated[str | None, Parameter(show_default="bf16", metavar="FORMAT")] = None,
     sources: Annotated[bool, Parameter(negative="")] = False,
     html: Path | None = None,
     svg: Path | None = None,
@@ -34,13 +36,13 @@ def compare(
     model
         A model by name (llama-3.1-8b), a Hugging Face config.json, or dimensions: predicts what each does with it.
     purpose
-        train, finetune or infer. Left out, training and serving are predicted.
+        train, finetune or infer.
     tokens
         Tokens to train on or to write, for time and money: 15B, 300M.
     seq
         Sequence length in tokens.
     precision
-        Format of the matrix products in training, of the weights in serving: bf16 (usual), fp16, fp8, ...
+        Format of the matrix products in training, of the weights in serving: bf16, fp16, fp8, ...
     sources
         The source of every figure, one a line.
     html

@@ -127,25 +127,25 @@ Times = Annotated[float, Parameter(converter=converter(_times))]
 class DemandOptions:
     """How many GPU-hours, and when."""
 
-    hours: Hours | None = None
+    hours: Annotated[Hours | None, Parameter(metavar="HOURS")] = None
     """GPU-hours wanted: 10000/month, 120k/year, 50/day."""
-    hours_per_month: Hours | None = None
+    hours_per_month: Annotated[Hours | None, Parameter(metavar="HOURS")] = None
     """The same by the month."""
-    gpu_hours_per_year: Hours | None = None
+    gpu_hours_per_year: Annotated[Hours | None, Parameter(metavar="HOURS")] = None
     """The same by the year: 120k."""
-    shape: str | None = None
-    """steady (usual) or bursts."""
-    peak: Times | None = None
-    """Most GPUs at once over the mean; 3 when the shape is bursts and nothing is said."""
-    burst_share: Share | None = None
+    shape: Annotated[str | None, Parameter(show_default="steady", metavar="steady|bursts")] = None
+    """steady or bursts."""
+    peak: Annotated[Times | None, Parameter(show_default="3 where the shape is bursts", metavar="RATIO")] = None
+    """Most GPUs at once over the mean."""
+    burst_share: Annotated[Share | None, Parameter(metavar="SHARE")] = None
     """Share of the time at the peak."""
-    growth: Share = 0.0
+    growth: Annotated[Share, Parameter(metavar="SHARE")] = 0.0
     """Growth of the demand a year: 50%, -20%."""
-    profile: str | None = None
+    profile: Annotated[str | None, Parameter(metavar="WEIGHTS")] = None
     """Twelve weights, one a month: 1,1,1,1,1,2,2,1,1,1,1,1."""
-    demand_spread: Spread | None = None
+    demand_spread: Annotated[Spread | None, Parameter(metavar="RANGE")] = None
     """What will be wanted over what was said, as a range: 0.7-1.3; 1 is no doubt."""
-    years: Months = 36
+    years: Annotated[Months, Parameter(show_default="3", metavar="YEARS")] = 36
     """How long to look ahead: 3, 1.5, 18months."""
 
 
@@ -154,13 +154,13 @@ class DemandOptions:
 class ServingOptions:
     """With a model: the GPU-hours of the fleet that serves it, as ``gpuwise capacity`` finds it."""
 
-    rate: str | None = None
+    rate: Annotated[str | None, Parameter(metavar="RATE")] = None
     """With a model: requests to serve, 20/s or 1M/day, instead of a training run."""
     users: Whole | None = None
     """With a model: people to serve, instead of a training run."""
-    workload: str | None = None
-    """With --rate or --users: chat (usual), code, rag, agent, summarise, reasoning, or in=2000,out=300."""
-    slo: str | None = None
+    workload: Annotated[str | None, Parameter(show_default="chat", metavar="WORKLOAD")] = None
+    """With --rate or --users: chat, code, rag, agent, summarise, reasoning, or in=2000,out=300."""
+    slo: Annotated[str | None, Parameter(metavar="TARGETS")] = None
     """With --rate or --users: targets, ttft_p95=1s,itl_p99=50ms."""
 
 
@@ -171,29 +171,29 @@ class OwningOptions:
 
     buy_price: Money | None = None
     """US dollars for one GPU."""
-    own_count: Whole | None = None
-    """GPUs to buy; as many as the peak needs when left out."""
+    own_count: Annotated[Whole | None, Parameter(show_default="as many as the peak needs")] = None
+    """GPUs to buy."""
     used: Annotated[bool, Parameter(negative="")] = False
     """Buy second-hand."""
     opex_per_month: Money | None = None
     """One sum a month for everything that runs, in place of power, colocation, staff and support."""
-    kwh_price: Span | None = None
+    kwh_price: Annotated[Span | None, Parameter(metavar="USD")] = None
     """US dollars for a kilowatt-hour."""
-    pue: Span | None = None
+    pue: Annotated[Span | None, Parameter(metavar="RATIO")] = None
     """Power usage effectiveness of the place: 1.1 to 1.6."""
-    colo: Span | None = None
+    colo: Annotated[Span | None, Parameter(metavar="USD")] = None
     """Colocation, US dollars a kilowatt and month."""
-    staff: Span | None = None
+    staff: Annotated[Span | None, Parameter(metavar="USD")] = None
     """Staff, US dollars a server and month."""
-    support: ShareSpan | None = None
+    support: Annotated[ShareSpan | None, Parameter(metavar="SHARE")] = None
     """Support contract, share of the price of the servers a year."""
-    server_overhead: Span | None = None
+    server_overhead: Annotated[Span | None, Parameter(metavar="RATIO")] = None
     """Price of a server over its GPUs: 1.6."""
-    capital: Share | None = None
+    capital: Annotated[Share | None, Parameter(metavar="SHARE")] = None
     """What money costs a year: 8%."""
-    residual: ShareSpan | None = None
+    residual: Annotated[ShareSpan | None, Parameter(metavar="SHARE")] = None
     """Share of the price the hardware brings at the end: 30%, 20%-40%."""
-    utilisation: ShareSpan | None = None
+    utilisation: Annotated[ShareSpan | None, Parameter(metavar="SHARE")] = None
     """Most of the hours an owned GPU can be given work: 90%."""
 
 
@@ -204,12 +204,12 @@ class RentingOptions:
 
     rent_price: Money | None = None
     """US dollars for a GPU-hour on demand."""
-    provider: str | None = None
+    provider: Annotated[str | None, Parameter(metavar="NAME")] = None
     """Whose prices to use, in place of the median over providers."""
     spot: Annotated[bool, Parameter(negative="")] = False
     """The work can be stopped: spot with checkpoints too."""
-    reserved: str | None = None
-    """Terms to look at: 1y, 3y, 1y,3y or none; where a price is known when left out."""
+    reserved: Annotated[str | None, Parameter(show_default="where a price is known", metavar="TERMS")] = None
+    """Terms to look at: 1y, 3y, 1y,3y or none."""
     still: Annotated[bool, Parameter(negative="")] = False
     """Hold rental prices still."""
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def doctor(
     *,
     gpus: Whole | None = None,
-    python: str | None = None,
+    python: Annotated[str | None, Parameter(metavar="PATH")] = None,
     limit: Duration | None = None,
     frameworks: bool = True,
     notes: Annotated[bool, Parameter(negative="")] = False,

@@ -21,12 +21,12 @@ HINT = "give what `gpuwise plan MODEL --on GPUS --json` printed"
 def export(
     plan: str,
     *,
-    to: str | None = None,
-    on: str | None = None,
+    to: Annotated[str | None, Parameter(show_default="that of the plan's stack", metavar="TOOL")] = None,
+    on: Annotated[str | None, Parameter(metavar="GPUS")] = None,
     tokens: Count | None = None,
-    out: str | None = None,
-    data: str | None = None,
-    driver: str | None = None,
+    out: Annotated[str | None, Parameter(show_default="printed", metavar="FOLDER")] = None,
+    data: Annotated[str | None, Parameter(metavar="DATA")] = None,
+    driver: Annotated[str | None, Parameter(metavar="VERSION")] = None,
     training: Training = LEFT_OPEN,
     fixed: LayoutOptions = NOTHING_FIXED,
     json: Annotated[bool, Parameter(negative="")] = False,
@@ -44,7 +44,7 @@ def export(
         that it chose.
     to
         A tool that trains: torchrun (the ranks of `gpuwise run`), megatron, megatron-bridge (NeMo), torchtitan, trainer
-        (Hugging Face), accelerate, deepspeed, lightning, axolotl or llama-factory (left out: that of the plan's stack). Or what
+        (Hugging Face), accelerate, deepspeed, lightning, axolotl or llama-factory. Or what
         starts one: slurm, docker, compose, kubernetes, jobset, trainjob (Kubeflow), skypilot or ray, alone or with the tool:
         slurm:torchtitan.
     on
@@ -52,7 +52,7 @@ def export(
     tokens
         Tokens to train on, where a model is given: 15B.
     out
-        The folder to write to. Left out, everything is printed. Nothing is written over.
+        The folder to write to. Nothing is written over.
     data
         The data set, as the tool names it, in place of DATA.
     driver

@@ -11,9 +11,9 @@ from gpuwise.cli.step.options import NO_CODE, OwnCode, is_own_code, refuse_argum
 
 
 def fit(
-    model: str,
+    model: Annotated[str, Parameter(metavar="MODEL")],
     *arguments: str,
-    on: str,
+    on: Annotated[str, Parameter(metavar="GPUS")],
     training: Training = LEFT_OPEN,
     fixed: LayoutOptions = NOTHING_FIXED,
     code: OwnCode = NO_CODE,

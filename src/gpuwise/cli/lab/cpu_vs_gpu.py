@@ -16,8 +16,8 @@ LARGEST = 16384
 def cpu_vs_gpu(
     size: Whole = 1024,
     *,
-    on: list[str] | None = None,
-    against: str | None = None,
+    on: Annotated[list[str] | None, Parameter(metavar="GPUS")] = None,
+    against: Annotated[str | None, Parameter(metavar="CPU")] = None,
     json: Annotated[bool, Parameter(negative="")] = False,
 ) -> int:
     """The same product on this CPU, measured, and on any GPU, predicted: who wins, and why?

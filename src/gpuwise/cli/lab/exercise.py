@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
 
 def exercise(
-    number: int | None = None,
-    answer: str | None = None,
+    number: Annotated[int | None, Parameter(show_default="the list", metavar="N")] = None,
+    answer: Annotated[str | None, Parameter(metavar="ANSWER")] = None,
     *,
-    hint: int | None = None,
+    hint: Annotated[int | None, Parameter(metavar="N")] = None,
     solution: Annotated[bool, Parameter(negative="")] = False,
     json: Annotated[bool, Parameter(negative="")] = False,
 ) -> int:
@@ -28,7 +28,7 @@ def exercise(
     Parameters
     ----------
     number
-        1 to 12. Left out: the list.
+        1 to 12.
     answer
         Your number in the unit of the question (70, 1.5k), or with another of its kind: 145GB, 0.06s, 600M tokens.
     hint

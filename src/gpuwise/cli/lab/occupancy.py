@@ -22,18 +22,18 @@ _MOST_BYTES = 2**30
 
 def occupancy(
     *,
-    on: str | None = None,
-    regs: str | None = None,
-    block: str | None = None,
-    smem: str | None = None,
-    dynamic_smem: str | None = None,
-    carveout: int | None = None,
-    barriers: int | None = None,
+    on: Annotated[str | None, Parameter(show_default="that of the compiled kernel", metavar="GPUS")] = None,
+    regs: Annotated[str | None, Parameter(metavar="N")] = None,
+    block: Annotated[str | None, Parameter(metavar="THREADS")] = None,
+    smem: Annotated[str | None, Parameter(metavar="SIZE")] = None,
+    dynamic_smem: Annotated[str | None, Parameter(metavar="SIZE")] = None,
+    carveout: Annotated[int | None, Parameter(metavar="PERCENT")] = None,
+    barriers: Annotated[int | None, Parameter(metavar="N")] = None,
     optin: Annotated[bool, Parameter(negative="")] = False,
-    cubin: str | None = None,
-    ptxas_log: str | None = None,
-    triton: str | None = None,
-    kernel: str | None = None,
+    cubin: Annotated[str | None, Parameter(metavar="PATH")] = None,
+    ptxas_log: Annotated[str | None, Parameter(metavar="PATH")] = None,
+    triton: Annotated[str | None, Parameter(metavar="PATH")] = None,
+    kernel: Annotated[str | None, Parameter(metavar="NAME")] = None,
     chart: Annotated[bool, Parameter(negative="")] = False,
     json: Annotated[bool, Parameter(negative="")] = False,
 ) -> int:
@@ -44,7 +44,7 @@ def occupancy(
     Parameters
     ----------
     on
-        A GPU (V100, H100-SXM, 4090) or a compute capability (9.0, sm_90). Left out: that of the compiled kernel.
+        A GPU (V100, H100-SXM, 4090) or a compute capability (9.0, sm_90).
     regs
         Registers a thread, as `nvcc -Xptxas -v` prints them.
     block

@@ -23,18 +23,18 @@ LARGEST_ARRAY = 2**26
 
 
 def simulate(
-    task: str | None = None,
+    task: Annotated[str | None, Parameter(show_default="a list of what each of them is")] = None,
     *,
-    on: str = USUAL_GPU,
-    against: str = USUAL_CPU,
+    on: Annotated[str, Parameter(metavar="GPUS")] = USUAL_GPU,
+    against: Annotated[str, Parameter(metavar="CPU")] = USUAL_CPU,
     size: Whole | None = None,
     crossover: Annotated[bool, Parameter(negative="")] = False,
     timeline: Annotated[bool, Parameter(negative="")] = False,
-    grid: str | None = None,
-    block: str | None = None,
-    arg: list[str] | None = None,
-    regs: Whole | None = None,
-    dynamic_smem: str | None = None,
+    grid: Annotated[str | None, Parameter(metavar="SHAPE")] = None,
+    block: Annotated[str | None, Parameter(metavar="THREADS")] = None,
+    arg: Annotated[list[str] | None, Parameter(metavar="NAME=VALUE")] = None,
+    regs: Annotated[Whole | None, Parameter(metavar="N")] = None,
+    dynamic_smem: Annotated[str | None, Parameter(metavar="SIZE")] = None,
     json: Annotated[bool, Parameter(negative="")] = False,
 ) -> int:
     """Why is it fast, or slow? One task on a GPU beside a CPU, warp by warp, with measured cycles.
@@ -46,7 +46,7 @@ def simulate(
     ----------
     task
         vector-add, matmul-naive, matmul-tiled, reduction, transpose, transpose-padded, divergence, gather, softmax,
-        attention-scores, attention-fused, convolution, or FILE.py:FUNCTION. Left out: what each of them is.
+        attention-scores, attention-fused, convolution, or FILE.py:FUNCTION.
     on
         The GPU (A100-80GB).
     against

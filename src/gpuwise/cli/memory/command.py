@@ -14,8 +14,8 @@ from gpuwise.errors import InputError
 def memory(
     snapshot: Path,
     *,
-    conf: str | None = None,
-    capacity: str | None = None,
+    conf: Annotated[str | None, Parameter(metavar="SETTINGS")] = None,
+    capacity: Annotated[str | None, Parameter(metavar="SIZE")] = None,
     device: Whole | None = None,
     timeline: Path | None = None,
     out: Path | None = None,

@@ -41,16 +41,16 @@ _JOINED = re.compile(r"\d+(?:[x×*,]\d+)+", re.IGNORECASE)
 def op(
     kind: str,
     *sizes: str,
-    on: list[str],
-    against: str | None = None,
-    dtype: str | None = None,
+    on: Annotated[list[str], Parameter(metavar="GPUS")],
+    against: Annotated[str | None, Parameter(metavar="CPU")] = None,
+    dtype: Annotated[str | None, Parameter(show_default="bf16", metavar="FORMAT")] = None,
     batch: Whole | None = None,
     kv_heads: Whole | None = None,
-    causal: Annotated[bool | None, Parameter(negative="--no-causal")] = None,
-    weights: str | None = None,
+    causal: Annotated[bool | None, Parameter(show_default="yes", negative="--no-causal")] = None,
+    weights: Annotated[str | None, Parameter(show_default="Q4_K_M", metavar="FORMAT")] = None,
     context: Length | None = None,
     seq: Length | None = None,
-    precision: str | None = None,
+    precision: Annotated[str | None, Parameter(metavar="FORMAT")] = None,
     json: Annotated[bool, Parameter(negative="")] = False,
 ) -> int:
     """What does one operation cost: time, rate, share of peak, what binds it, against a CPU?
@@ -70,15 +70,15 @@ def op(
     against
         A CPU to compare with: EPYC 9654, i5-12400, Xeon 8480+, or this (as measured).
     dtype
-        Format of matmul and attention: fp64, fp32, tf32, fp16, bf16 (usual), fp8, mxfp8, nvfp4, int8.
+        Format of matmul and attention: fp64, fp32, tf32, fp16, bf16, fp8, mxfp8, nvfp4, int8.
     batch
         Products at once (matmul), sequences at once (decode).
     kv_heads
         Key-value heads of attention, where they are fewer.
     causal
-        Whether each token of attention sees only those before it (usual).
+        Whether each token of attention sees only those before it.
     weights
-        Weight format of decode: Q4_K_M (usual), Q8_0, F16 ... (llama.cpp) or bf16, fp8, int4_wo ... (vLLM).
+        Weight format of decode: Q4_K_M, Q8_0, F16 ... (llama.cpp) or bf16, fp8, int4_wo ... (vLLM).
     context
         Tokens in the cache when decoding (1,024).
     seq

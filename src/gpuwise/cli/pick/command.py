@@ -42,18 +42,18 @@ EXAMPLES = {
 class PickWork:
     """Options that say which work is to be done."""
 
-    tokens: Count | None = None
-    """Tokens to train on: 15B, 300M. Fine-tuning takes 10M when nothing is said. Embedding: tokens to embed once."""
-    images: Count | None = None
-    """Vision: images to train on, all epochs together. Image: images to make once (1,000 when nothing is said)."""
+    tokens: Annotated[Count | None, Parameter(show_default="10M for fine-tuning")] = None
+    """Tokens to train on: 15B, 300M. Embedding: tokens to embed once."""
+    images: Annotated[Count | None, Parameter(show_default="1,000 to make")] = None
+    """Vision: images to train on, all epochs together. Image: images to make once."""
     images_per_day: Count | None = None
     """Image: images a day, 200k."""
-    videos: Count | None = None
-    """Video: videos to make once (10 when nothing is said)."""
+    videos: Annotated[Count | None, Parameter(show_default="10")] = None
+    """Video: videos to make once."""
     videos_per_day: Count | None = None
     """Video: videos a day, 500."""
-    hours_of_sound: Count | None = None
-    """Speech: hours of sound to write down once (100 when nothing is said)."""
+    hours_of_sound: Annotated[Count | None, Parameter(show_default="100")] = None
+    """Speech: hours of sound to write down once."""
     hours_of_sound_per_day: Count | None = None
     """Speech: hours of sound a day, 2k."""
     pairs: Count | None = None
@@ -62,10 +62,12 @@ class PickWork:
     """Reranking: pairs a day, 2M."""
     seq: Length | None = None
     """Sequence length in training; of a passage or pair in embedding and reranking (512)."""
-    method: str | None = None
-    """Fine-tuning: full, lora or qlora. Left out: LoRA, on 4-bit weights where nothing else fits."""
-    lora_targets: str | None = None
-    """Linear layers with adapters: all-linear (usual), attention, mlp, or module names with commas (q_proj,v_proj)."""
+    method: Annotated[
+        str | None, Parameter(show_default="LoRA, on 4-bit weights where nothing else fits", metavar="full|lora|qlora")
+    ] = None
+    """Fine-tuning: full, lora or qlora."""
+    lora_targets: Annotated[str | None, Parameter(show_default="all-linear", metavar="LAYERS")] = None
+    """Linear layers with adapters: all-linear, attention, mlp, or module names with commas (q_proj,v_proj)."""
     users: Whole | None = None
     """Serving: people who talk at once."""
     requests_per_day: Count | None = None
@@ -74,8 +76,8 @@ class PickWork:
     """Serving: tokens written a day. Embedding: tokens embedded a day."""
     context: Length | None = None
     """Serving: tokens of context for each user."""
-    weights: str | None = None
-    """Serving: bits of a weight allowed, 16, 8 or 4; several with commas. Left out: 4 for one user, 8 (else 4) for several."""
+    weights: Annotated[str | None, Parameter(show_default="4 for one user, 8 (else 4) for several", metavar="BITS")] = None
+    """Serving: bits of a weight allowed, 16, 8 or 4; several with commas."""
     hours_per_day: Count | None = None
     """Serving: hours of use a day (8 for users, 24 for a load)."""
     least_speed: Count | None = None
@@ -89,29 +91,29 @@ class Within:
 
     budget: Money | None = None
     """Most US dollars for the job: rent, or the purchase (electricity is shown, not counted)."""
-    deadline: Duration | None = None
-    """Longest time: 12h, 3d (30 days when nothing is said)."""
+    deadline: Annotated[Duration | None, Parameter(show_default="30 days")] = None
+    """Longest time: 12h, 3d."""
     rent: Annotated[bool, Parameter(negative="")] = False
     """Rented hardware only; notebooks come after it."""
     own: Annotated[bool, Parameter(negative="")] = False
     """Bought hardware only."""
-    vendor: str | None = None
+    vendor: Annotated[str | None, Parameter(metavar="VENDORS")] = None
     """Vendors that come into question: nvidia,amd."""
     max_watts: Whole | None = None
     """Most watts of all bought cards together (design power)."""
-    have: str | None = None
+    have: Annotated[str | None, Parameter(metavar="MACHINE")] = None
     """The machine a card goes into: "PSU 850W, 2 slots, 330mm, 64GB RAM, PCIe 4.0 x16, 1x 16-pin"."""
     used: bool = True
     """Second-hand cards count (--no-used: new ones only)."""
     box: Annotated[bool, Parameter(negative="")] = False
     """Count the PC around a bought card as well."""
-    country: str | None = None
-    """Whose electricity price counts: DE, France, US-CA (US when nothing is said)."""
+    country: Annotated[str | None, Parameter(show_default="US", metavar="COUNTRY")] = None
+    """Whose electricity price counts: DE, France, US-CA."""
     years: Count | None = None
     """How long a bought card is kept: what it then sells for is taken off. Serving: also the period paid for (1)."""
     count: Whole | None = None
     """Most accelerators."""
-    form: str | None = None
+    form: Annotated[str | None, Parameter(metavar="FORM")] = None
     """What it is had as: card, laptop, mini (a machine with shared memory), edge (Jetson), server or phone."""
 
 
@@ -124,11 +126,11 @@ PERIODS = ("requests_per_day", "tokens_per_day", "pairs_per_day", "images_per_da
 
 def pick(
     *,
-    purpose: Annotated[str, Parameter(name="--for")],
-    model: str | None = None,
+    purpose: Annotated[str, Parameter(name="--for", metavar="PURPOSE")],
+    model: Annotated[str | None, Parameter(metavar="MODEL")] = None,
     work: PickWork = ANYTHING,
     within: Within = NO_LIMITS,
-    by: str | None = None,
+    by: Annotated[str | None, Parameter(show_default="balance with a budget, else cost", metavar="ORDER")] = None,
     top: Whole = TOP,
     json: Annotated[bool, Parameter(negative="")] = False,
 ) -> int:
@@ -147,8 +149,7 @@ def pick(
         sd-1.5, sd-3.5-large, flux-dev or flux-schnell; of videos wan-2.1-14b, wan-2.1-1.3b, wan-2.2-14b, wan-2.2-5b or
         hunyuan-video.
     by
-        What comes first: cost, time, balance (time against money), value (dollars for work, kept busy) or energy. Left out:
-        balance with a budget, else cost.
+        What comes first: cost, time, balance (time against money), value (dollars for work, kept busy) or energy.
     top
         Rows shown for each way of having hardware.
     json

@@ -21,9 +21,9 @@ from gpuwise.errors import InputError
 
 
 def plan(
-    model: str,
+    model: Annotated[str, Parameter(metavar="MODEL")],
     *arguments: str,
-    on: str | None = None,
+    on: Annotated[str | None, Parameter(show_default="rented systems, compared", metavar="GPUS")] = None,
     tokens: Count | None = None,
     samples: Count | None = None,
     deadline: Duration | None = None,
@@ -32,7 +32,7 @@ def plan(
     fixed: LayoutOptions = NOTHING_FIXED,
     code: OwnCode = NO_CODE,
     price: Money | None = None,
-    provider: str | None = None,
+    provider: Annotated[str | None, Parameter(metavar="NAME")] = None,
     exhaustive: Annotated[bool, Parameter(negative="")] = False,
     json: Annotated[bool, Parameter(negative="")] = False,
 ) -> int:
@@ -51,8 +51,7 @@ def plan(
     arguments
         The script's own arguments, after --.
     on
-        The GPUs: 8xH100-SXM, 2x8xH200, dgx-a100, or this (those of this machine, as measured here). Left out,
-        rented systems are compared.
+        The GPUs: 8xH100-SXM, 2x8xH200, dgx-a100, or this (those of this machine, as measured here).
     tokens
         Tokens to train on: 15B, 300M.
     samples

@@ -24,14 +24,14 @@ def today() -> datetime.date:
 
 def prices(
     *words: str,
-    provider: str | None = None,
-    region: str | None = None,
+    provider: Annotated[str | None, Parameter(metavar="NAME")] = None,
+    region: Annotated[str | None, Parameter(metavar="NAME")] = None,
     count: Whole | None = None,
     min_memory: Bytes | None = None,
     max_price: Money | None = None,
-    kind: str = "on-demand",
+    kind: Annotated[str, Parameter(metavar="on-demand|spot|reserved")] = "on-demand",
     spot: Flag = False,
-    sort: str = "price",
+    sort: Annotated[str, Parameter(metavar="KEY")] = "price",
     all_: Annotated[bool, Parameter(name="--all", negative="")] = False,
     buy: Flag = False,
     history: Flag = False,
@@ -41,7 +41,7 @@ def prices(
     dry_run: Flag = False,
     template: Flag = False,
     stored: Flag = False,
-    remove: str | None = None,
+    remove: Annotated[str | None, Parameter(metavar="NAME")] = None,
     json: Flag = False,
 ) -> int:
     """What an hour of an accelerator costs, where, and how old that price is.

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 
 def profile(
-    script: str | None = None,
+    script: Annotated[str | None, Parameter(metavar="PATH")] = None,
     *arguments: str,
-    module: Annotated[str | None, Parameter(name=["--module", "-m"])] = None,
+    module: Annotated[str | None, Parameter(metavar="NAME", name=["--module", "-m"])] = None,
     steps: Whole | None = None,
     trace: Annotated[list[Path] | None, Parameter(consume_multiple=True, negative="")] = None,
     html: Path | None = None,

@@ -23,11 +23,13 @@ def run(
     /,
     *arguments: Annotated[str, Parameter(allow_leading_hyphen=True)],
     module: Annotated[bool, Parameter(name=["-m", "--module"], negative="")] = False,
-    config: Annotated[Path | None, Parameter(allow_leading_hyphen=True)] = None,
+    config: Annotated[
+        Path | None, Parameter(show_default="gpuwise.toml beside the script, or here; none on ranks", allow_leading_hyphen=True)
+    ] = None,
     epochs: Count | None = None,
     total_steps: Whole | None = None,
     price: Money | None = None,
-    country: str | None = None,
+    country: Annotated[str | None, Parameter(metavar="COUNTRY")] = None,
     kwh: Money | None = None,
     record: bool = True,
     ranks: OnRanks = NO_RANKS,
@@ -50,7 +52,7 @@ def run(
     module
         SCRIPT is a module's name, as for python -m.
     config
-        The file of levers; gpuwise.toml beside the script, or here, by default. On ranks none unless it is named.
+        The file of levers.
     epochs
         Passes over the data that the script makes, for the time left; Transformers' and Lightning's trainers say it
         themselves.

@@ -35,7 +35,7 @@ class OnRanks:
     """What `gpuwise plan --json` printed: its layout, precision and batch."""
     ranks: Whole | None = None
     """Processes of this machine to train on, a GPU each where there are any."""
-    sharding: str | None = None
+    sharding: Annotated[str | None, Parameter(metavar="none|zero2|zero3|hybrid")] = None
     """none (DDP), zero2, zero3 (FSDP2) or hybrid."""
     shard_group: Whole | None = None
     """With hybrid: the ranks that hold one copy."""
@@ -47,47 +47,47 @@ class OnRanks:
     """Context parallel degree: ranks that share rows of tokens (causal models of Transformers)."""
     ep: Whole | None = None
     """Expert parallel degree: data-parallel ranks that hold a part of the experts each (models of Transformers)."""
-    precision: str | None = None
-    """fp32 (usual), tf32 or bf16."""
-    recompute: str | None = None
+    precision: Annotated[str | None, Parameter(show_default="fp32", metavar="fp32|tf32|bf16")] = None
+    """fp32, tf32 or bf16."""
+    recompute: Annotated[str | None, Parameter(metavar="none|full|NAMES")] = None
     """none, full (repeated blocks are computed again in the backward pass), or names of modules: blocks.0,blocks.2.mlp."""
-    offload: str | None = None
+    offload: Annotated[str | None, Parameter(metavar="WHAT")] = None
     """To the host's memory: optimizer (with the weights, by FSDP2), activations, or both: optimizer,activations."""
-    compress: str | None = None
+    compress: Annotated[str | None, Parameter(metavar="fp16|powersgd")] = None
     """Gradients of DDP: fp16 (another precision) or powersgd (another training)."""
     lora: Annotated[bool, Parameter(negative="")] = False
     """Train adapters of a low rank beside frozen weights (PEFT)."""
-    lora_rank: Whole | None = None
-    """Of the adapters; 16 by default."""
-    lora_targets: str | None = None
-    """Linear layers with adapters: all-linear (usual), attention, mlp, or names: q_proj,v_proj."""
+    lora_rank: Annotated[Whole | None, Parameter(show_default="16")] = None
+    """Rank of the adapters."""
+    lora_targets: Annotated[str | None, Parameter(show_default="all-linear", metavar="LAYERS")] = None
+    """Linear layers with adapters: all-linear, attention, mlp, or names: q_proj,v_proj."""
     qlora: Annotated[bool, Parameter(negative="")] = False
     """As --lora, the frozen weights in 4 bits (bitsandbytes)."""
-    prune: str | None = None
+    prune: Annotated[str | None, Parameter(metavar="SHARE")] = None
     """Share of each layer's weights that become and stay zeros: 0.5, or 2:4 on GPUs that skip these (another training)."""
-    teacher: str | None = None
+    teacher: Annotated[str | None, Parameter(metavar="FILE.py:FUNCTION")] = None
     """FILE.py:function that returns a module, or hf:folder: the model is drawn to its logits too (another training)."""
     global_batch: Whole | None = None
     """Samples a step, over all ranks."""
     micro_batch: Whole | None = None
     """Samples that a rank computes at once."""
-    set: Annotated[tuple[str, ...], Parameter(negative="")] = ()
+    set: Annotated[tuple[str, ...], Parameter(metavar="KEY=VALUE", negative="")] = ()
     """Another keyword of the function, as key=value."""
-    workers: Annotated[int, Parameter()] = 0
+    workers: Annotated[int, Parameter(metavar="N")] = 0
     """Processes that load data, for each rank."""
-    seed: Annotated[int, Parameter()] = 0
+    seed: Annotated[int, Parameter(metavar="N")] = 0
     """Of weights, of the order of samples and of every random number after."""
-    save_every: Whole | None = None
-    """Steps between checkpoints; every ten minutes by default, and at the end."""
-    hang_after: Duration = 300.0
+    save_every: Annotated[Whole | None, Parameter(show_default="every ten minutes")] = None
+    """Steps between checkpoints; the last is at the end."""
+    hang_after: Annotated[Duration, Parameter(show_default="5 min")] = 300.0
     """Without a sign of any rank: the one that the others wait for is named, and all begin again."""
-    prometheus: str | None = None
+    prometheus: Annotated[str | None, Parameter(metavar="ADDRESS:PORT")] = None
     """Serve the ranks' steps, exchanges and the one waited for as Prometheus metrics: ADDRESS:PORT, or :9401 for this machine."""
     grafana: Path | None = None
     """Write the Grafana dashboard of these metrics here."""
-    out: Path | None = None
-    """Folder of journals and checkpoints (of a script: journals and later ranks' prints); gpuwise-run by default."""
-    on: str = "here"
+    out: Annotated[Path | None, Parameter(show_default="gpuwise-run")] = None
+    """Folder of journals and checkpoints (of a script: journals and later ranks' prints)."""
+    on: Annotated[str, Parameter(metavar="here|slurm|ray|k8s|sky")] = "here"
     """What starts the ranks: here (torchrun), or slurm, ray, k8s or sky, which are handed the plan's files from --out."""
     follow: Annotated[bool, Parameter(negative="")] = False
     """With --on slurm: show the steps of the job until it is gone from the queue (--out is a folder that the nodes see)."""

@@ -25,19 +25,19 @@ HUGGING_FACE = "hf:"
 class OwnCode:
     """For one's own code (train.py:make_step)."""
 
-    batch: str | None = None
+    batch: Annotated[str | None, Parameter(metavar="SAMPLES")] = None
     """Own code: samples a step on each GPU, or auto for the largest that fits (fit) or the fastest (plan)."""
-    set: Annotated[tuple[str, ...], Parameter(negative="")] = ()
+    set: Annotated[tuple[str, ...], Parameter(metavar="KEY=VALUE", negative="")] = ()
     """Own code: an argument of the function, as key=value; may be given several times."""
-    input: Annotated[tuple[str, ...], Parameter(negative="")] = ()
+    input: Annotated[tuple[str, ...], Parameter(metavar="SHAPE", negative="")] = ()
     """Own code: shape of a module's input, 32x3x224x224 or 8x1024:int64; once for each input."""
-    guess: Annotated[tuple[str, ...], Parameter(negative="")] = ()
+    guess: Annotated[tuple[str, ...], Parameter(metavar="NAME=SHARE", negative="")] = ()
     """Own code: share that operations of unknown size pick, like nonzero=0.125 (also unique, nms), or bound for the most."""
-    conf: str | None = None
+    conf: Annotated[str | None, Parameter(metavar="SETTINGS")] = None
     """Own code: PYTORCH_CUDA_ALLOC_CONF, such as expandable_segments:True."""
     compile: Annotated[bool, Parameter(negative="")] = False
     """Own code: time it as if torch.compile were used."""
-    change: Annotated[tuple[str, ...], Parameter(negative="")] = ()
+    change: Annotated[tuple[str, ...], Parameter(metavar="CHANGE", negative="")] = ()
     """Own code, fit: a change made to the step first, as --json names remedies: checkpointing, chunked_loss=8, lora=16,
     optimizer=adamw8bit; may be given several times."""
     remedies: bool | None = None

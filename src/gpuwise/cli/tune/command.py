@@ -24,19 +24,19 @@ def tune(
     /,
     *arguments: Annotated[str, Parameter(allow_leading_hyphen=True)],
     module: Annotated[bool, Parameter(name=["-m", "--module"], negative="")] = False,
-    minutes: float = 10.0,
+    minutes: Annotated[float, Parameter(metavar="MINUTES")] = 10.0,
     resume: Annotated[bool, Parameter(negative="")] = False,
-    only: list[str] | None = None,
+    only: Annotated[list[str] | None, Parameter(metavar="LEVER")] = None,
     steps: Whole = 10,
-    run_length: Duration | None = None,
+    run_length: Annotated[Duration | None, Parameter(show_default="what the script's epochs and steps take, or an hour")] = None,
     price: Money | None = None,
     record: bool = True,
     parity: bool = True,
     find_batch: Annotated[bool, Parameter(negative="")] = False,
     accept_batch: Annotated[bool, Parameter(negative="")] = False,
-    memory: Bytes | None = None,
+    memory: Annotated[Bytes | None, Parameter(show_default="what is free, less a reserve")] = None,
     out: Path = Path(FOLDER),
-    config: Path | None = None,
+    config: Annotated[Path | None, Parameter(show_default="beside the script")] = None,
     json: Annotated[bool, Parameter(negative="")] = False,
 ) -> int:
     """Make this training script faster, and prove that it trains the same.
@@ -63,8 +63,7 @@ def tune(
     steps
         Steady steps of each run.
     run_length
-        How long the real training takes (12h, 3d): compilation and the start of `gpuwise run` are paid once in it. What the
-        script's epochs and steps take by default, or an hour where they cannot be told.
+        How long the real training takes (12h, 3d): compilation and the start of `gpuwise run` are paid once in it.
     price
         US dollars an hour for this machine: what the gain saves of --run-length is told in money too.
     record
@@ -77,12 +76,11 @@ def tune(
     accept_batch
         Find it, and take it: gpuwise.toml then has the batch too.
     memory
-        What the training may fill (2GB): of the GPU, or of this machine without one. What is free, less a reserve, by
-        default.
+        What the training may fill (2GB): of the GPU, or of this machine without one.
     out
         Folder for the measurements.
     config
-        Where gpuwise.toml goes; beside the script by default.
+        Where gpuwise.toml goes.
     json
         One JSON document on the last line of stdout.
     """

@@ -18,12 +18,12 @@ def validate(
     *,
     data: Path | None = None,
     all_check: Annotated[bool, Parameter(negative="")] = False,
-    family: str | None = None,
+    family: Annotated[str | None, Parameter(metavar="NAMES")] = None,
     summary: Annotated[bool, Parameter(negative="")] = False,
     local: Annotated[bool, Parameter(negative="")] = False,
-    only: str | None = None,
-    minutes: float | None = None,
-    record: NewFile | None = None,
+    only: Annotated[str | None, Parameter(metavar="WORDS")] = None,
+    minutes: Annotated[float | None, Parameter(metavar="MINUTES")] = None,
+    record: Annotated[NewFile | None, Parameter(show_default="a file of today in the folder of your records")] = None,
     runs: Annotated[bool, Parameter(negative="")] = False,
     ranks: Path | None = None,
     json: Annotated[bool, Parameter(negative="")] = False,
@@ -51,7 +51,7 @@ def validate(
     minutes
         With --local: start no further case after this long; the same command goes on where it stopped.
     record
-        With --local: the file that keeps every result as it comes (default: a file of today in the folder of your records; its path is printed).
+        With --local: the file that keeps every result as it comes; its path is printed.
     runs
         What `gpuwise tune` and `gpuwise run` predicted of your own trainings, and what was measured.
     ranks
