@@ -13,8 +13,9 @@ Names are imported on first use, so that ``import gpuwise`` costs next to nothin
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
+from gpuwise.shown import draw_with
 from gpuwise.version import VERSION
 
 if TYPE_CHECKING:
@@ -113,3 +114,12 @@ def __getattr__(name: str) -> object:
 
 def __dir__() -> list[str]:
     return sorted(__all__)
+
+
+def _markup(answer: object) -> str:
+    from gpuwise.report.answers.notebook import Shown, markup
+
+    return markup(cast("Shown", answer))
+
+
+draw_with(_markup)

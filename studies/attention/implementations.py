@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuwise.calibrate.attention.rows import Table, is_check_site
-from gpuwise.calibrate.validation import log_sigma_of
+from gpuwise.calibrate.scores import log_sigma_of
 from gpuwise.facts.hardware.accelerators import Accelerator, accelerators
 from gpuwise.predict.kernels.attention.features import Device, Shape
 from gpuwise.predict.kernels.attention.implementations import device_for

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuwise.calibrate.attention.rows import ACCELERATORS, DTYPES, Table, is_check_site
-from gpuwise.calibrate.validation import log_sigma_of
+from gpuwise.calibrate.scores import log_sigma_of
 from gpuwise.errors import DataError
 from gpuwise.facts.hardware.accelerators import Accelerator, accelerators
 from gpuwise.predict.kernels.attention.features import (

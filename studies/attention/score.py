@@ -7,8 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from gpuwise.calibrate.attention.score import score as score_tables
-from gpuwise.calibrate.score_tables import joined
-from gpuwise.calibrate.validation import Scores
+from gpuwise.calibrate.scores import Scores, joined
 from gpuwise.predict.kernels.attention.training import training_time
 from studies.attention.published import read_published, takes_part
 

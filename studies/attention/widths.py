@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuwise.calibrate.attention.rows import DTYPES, Table, find, ideal_seconds, is_check_site
-from gpuwise.calibrate.validation import log_sigma_of
+from gpuwise.calibrate.scores import log_sigma_of
 from studies.attention import kernel_fit as family
 from studies.attention.choices import MEASURED
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuwise.calibrate.validation import log_sigma_of
+from gpuwise.calibrate.scores import log_sigma_of
 from gpuwise.predict.coefficients import load_json
 from gpuwise.predict.kernels.accelerator_factors import GEFORCE
 from gpuwise.workload.capture.record.capture import Capture

@@ -14,8 +14,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuwise.calibrate.score_tables import constant_efficiency, joined, roofline_s
-from gpuwise.calibrate.validation import Scores
+from gpuwise.calibrate.scores import Scores, constant_efficiency, joined, roofline_s
 from gpuwise.errors import GpuwiseError
 from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.predict.step.capture_time import captured_time

@@ -15,8 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gpuwise.calibrate.score_tables import constant_efficiency, roofline_s
-from gpuwise.calibrate.validation import Scores
+from gpuwise.calibrate.scores import Scores, constant_efficiency, roofline_s
 from gpuwise.dtypes import TENSOR_BYTES
 from gpuwise.errors import GpuwiseError, require
 from gpuwise.facts.hardware.accelerators import Accelerator

@@ -11,7 +11,7 @@ from gpuwise.calibrate.collectives import published
 from gpuwise.calibrate.collectives.rows import Rows, read_rows
 from gpuwise.calibrate.collectives.score import OTHER_MACHINES, SIZE_EDGES, predict, predict_published
 from gpuwise.calibrate.collectives.systems import system_of
-from gpuwise.calibrate.validation import F64, log_sigma_of, weighted_quantile
+from gpuwise.calibrate.scores import F64, log_sigma_of, weighted_quantile
 from gpuwise.errors import InputError
 from gpuwise.predict.comm.fabric import Coefficients
 from gpuwise.predict.estimate import Z80

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from gpuwise.calibrate.experts.rows import MoeRows, loads_of_rows, predict_rows, read_moe, roofline_of_rows
 from gpuwise.calibrate.gemm.rows import CHECK, FIT, INTERVAL, accelerator_of
-from gpuwise.calibrate.validation import log_sigma_of
+from gpuwise.calibrate.scores import log_sigma_of
 from gpuwise.errors import DataError
 from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.predict.kernels import boosted

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuwise.calibrate.validation import weighted_quantile
+from gpuwise.calibrate.scores import weighted_quantile
 from gpuwise.predict.estimate import Z80
 from gpuwise.predict.step.stack_costs import EXPERTS
 

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
-from gpuwise.calibrate.validation import Scores
+from gpuwise.calibrate.scores import Scores
 from gpuwise.errors import GpuwiseError
 from gpuwise.predict.coefficients import load_json
 from gpuwise.workload.capture.record.capture import Capture

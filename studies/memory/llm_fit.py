@@ -23,7 +23,7 @@ from gpuwise.calibrate.llm_training.rows import LlmRow, read_rows
 from gpuwise.calibrate.llm_training.score import is_check
 from gpuwise.calibrate.memory import score as memory
 from gpuwise.calibrate.memory.llm_score import Target, predict, settings, system_of, targets, value_of
-from gpuwise.calibrate.validation import log_sigma_of
+from gpuwise.calibrate.scores import log_sigma_of
 from gpuwise.errors import DataError, GpuwiseError
 from gpuwise.predict.coefficients import forget_files, load_json
 from gpuwise.predict.memory.context import context_bytes

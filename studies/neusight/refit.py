@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from gpuwise.calibrate.validation import log_sigma_of
+from gpuwise.calibrate.scores import log_sigma_of
 from gpuwise.errors import DataError
 from gpuwise.predict.coefficients import forget_files, load_json
 from studies import coefficient_files

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gpuwise.calibrate.scores import Scores
 from gpuwise.calibrate.tables import read_columns
-from gpuwise.calibrate.validation import Scores
 from gpuwise.errors import GpuwiseError
 from gpuwise.facts.hardware.naming import find_cluster
 from gpuwise.facts.hardware.systems import Cluster

@@ -26,9 +26,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuwise.calibrate.score_tables import constant_efficiency, joined
+from gpuwise.calibrate.scores import Scores, constant_efficiency, joined
 from gpuwise.calibrate.tables import read_columns
-from gpuwise.calibrate.validation import Scores
 from gpuwise.errors import GpuwiseError, UnpredictableError
 from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.facts.hardware.systems import Cluster

@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gpuwise.calibrate.scores import weighted_quantile
 from gpuwise.calibrate.serving.engine_loads import engine_figure, read_engine_runs
 from gpuwise.calibrate.serving.load import Figure, LoadRun, load_check, predicted, read_load_runs, replay
 from gpuwise.calibrate.serving.load_score import SINCE
-from gpuwise.calibrate.validation import weighted_quantile
 from gpuwise.errors import GpuwiseError
 from gpuwise.predict.coefficients import load_json
 from gpuwise.predict.estimate import Z80

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gpuwise.calibrate.scores import log_sigma_of
 from gpuwise.calibrate.serving.diffusion import generations, is_check, read_table
-from gpuwise.calibrate.validation import log_sigma_of
 from studies.coefficient_files import write
 from studies.optimizers import least_squares
 

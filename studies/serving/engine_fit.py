@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gpuwise.calibrate.scores import log_sigma_of
 from gpuwise.calibrate.serving.engine_loads import engine_figure, engine_labels, read_engine_runs
 from gpuwise.calibrate.serving.load import LoadRun, load_check, predicted, replay
 from gpuwise.calibrate.serving.recipes import PYTORCH
 from gpuwise.calibrate.serving.static_batches import LABELS, read_static_batches
-from gpuwise.calibrate.validation import log_sigma_of
 from gpuwise.errors import GpuwiseError
 from gpuwise.predict.coefficients import load_json
 from gpuwise.serve.engines.costs import EngineCosts

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gpuwise.calibrate.scores import log_sigma_of
 from gpuwise.calibrate.serving.predict import ServingGroup
 from gpuwise.calibrate.serving.rows import ServingRow, is_check
-from gpuwise.calibrate.validation import log_sigma_of
 from gpuwise.serve.engines.costs import EngineCosts
 from gpuwise.serve.engines.engine import version_number
 from gpuwise.serve.llama_cpp import seconds

@@ -21,8 +21,8 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from gpuwise.calibrate.scores import log_sigma_of
 from gpuwise.calibrate.serving.rows import ServingRow
-from gpuwise.calibrate.validation import log_sigma_of
 from gpuwise.facts.hardware.naming import find_accelerator
 from gpuwise.facts.models.catalogue import find_model
 from gpuwise.serve.llama_cpp import prompt_time, seconds

@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gpuwise.calibrate.scores import log_sigma_of
 from gpuwise.calibrate.serving.engine_loads import engine_figure, read_engine_runs
 from gpuwise.calibrate.serving.load import DISTINCT_PROMPTS, Figure, LoadRun, load_check, predicted, read_load_runs, replay
 from gpuwise.calibrate.serving.load_score import COLD, SINCE, metric_of, score_load, since_index
 from gpuwise.calibrate.serving.rows import read_rows
 from gpuwise.calibrate.serving.static_batches import read_static_batches
-from gpuwise.calibrate.validation import log_sigma_of
 from gpuwise.errors import GpuwiseError
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.predict.coefficients import load_json

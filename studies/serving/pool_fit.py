@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from gpuwise.calibrate.scores import log_sigma_of
 from gpuwise.calibrate.serving.pool import pool_check, predicted_tokens, read_pool_rows
-from gpuwise.calibrate.validation import log_sigma_of
 from studies.coefficient_files import write
 
 

@@ -6,7 +6,8 @@ import math
 
 import numpy as np
 
-from gpuwise.calibrate.validation import Scores, summarise
+from gpuwise.calibrate.scores import Scores
+from gpuwise.calibrate.validation import summarise
 
 
 def test_a_verdict_has_no_interval_to_be_inside_of() -> None:

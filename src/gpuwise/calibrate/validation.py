@@ -7,18 +7,16 @@ Fit and check rows are told apart by model, GPU or whole shape site, never by ro
 from __future__ import annotations
 
 import importlib
-import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gpuwise.calibrate.scores import Scores
 from gpuwise.predict.estimate import Z80
-
-F64 = NDArray[np.float64]
 
 FAMILIES: dict[str, str] = {
     "gemm": "gpuwise.calibrate.gemm.score",
@@ -30,26 +28,6 @@ FAMILIES: dict[str, str] = {
     "memory": "gpuwise.calibrate.memory.score",
     "serving": "gpuwise.calibrate.serving.score",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Scores:
-    """One row per measured row, in table order. ``predicted`` is NaN where ``reason`` is not empty.
-
-    ``log_sigma`` is NaN where an answer has no interval (a verdict). ``baseline`` is the same row by the simple rule the
-    family is compared with (one constant efficiency fitted on the same fit rows); NaN where it does not apply.
-    """
-
-    source: Sequence[str]
-    gpu: Sequence[str]
-    split: Sequence[str]
-    """``fit`` or ``check``."""
-    measured: F64
-    predicted: F64
-    log_sigma: F64
-    baseline: F64
-    reason: Sequence[str]
-    """Why a row could not be predicted; empty where it was."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,17 +107,3 @@ def _result(
         baseline_mape=float(np.mean(np.abs(baseline[has_baseline] / measured[has_baseline] - 1))) if has_baseline.any() else None,
         unpredicted=dict(unpredicted),
     )
-
-
-def log_sigma_of(measured: F64, predicted: F64) -> float:
-    """Interval width that covers 80 % of the residuals: quantile 0.8 of |log ratio| over the normal's 1.28."""
-    ratio = np.abs(np.log(measured / predicted))
-    ratio = ratio[np.isfinite(ratio)]
-    return float(np.quantile(ratio, 0.8) / Z80) if ratio.size else math.nan
-
-
-def weighted_quantile(values: F64, weights: F64, level: float) -> float:
-    """The least value at or below which ``level`` of the weight lies."""
-    order = np.argsort(values, kind="stable")
-    reached = np.cumsum(weights[order]) / weights.sum()
-    return float(values[order][np.searchsorted(reached, level - 1e-12)])

@@ -20,6 +20,6 @@ __all__ = ["Occupancy", "Simulation", "occupancy", "simulate_kernel", "simulate_
 def __getattr__(name: str) -> object:
     if name not in ("Simulation", "simulate_kernel", "simulate_task"):
         raise AttributeError(f"module 'gpuwise.lab' has no attribute {name!r}")
-    from importlib import import_module
+    from gpuwise.lab import simulation
 
-    return getattr(import_module("gpuwise.lab." + "simulation"), name)
+    return getattr(simulation, name)

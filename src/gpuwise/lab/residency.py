@@ -17,12 +17,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from typing import Any
 
 from gpuwise.arguments import checked
 from gpuwise.errors import InputError
 from gpuwise.facts.hardware.sm_limits import REGISTER_GRANULARITY, WARP_THREADS, SmLimits, find_sm_limits
+from gpuwise.shown import Shown
 
 FACTORS = {1: "warps", 2: "registers", 4: "shared memory", 8: "blocks", 16: "barriers"}
 """Bits of ``limiting_factors``, as NVIDIA numbers them."""
@@ -30,7 +30,7 @@ LARGEST = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
-class Occupancy:
+class Occupancy(Shown):
     """What was asked, and what NVIDIA's calculator answers; limits count blocks, ``inf`` where there is none."""
 
     compute_capability: str
@@ -77,10 +77,6 @@ class Occupancy:
     def binding(self) -> tuple[str, ...]:
         """Names of what binds."""
         return tuple(name for bit, name in FACTORS.items() if self.limiting_factors & bit)
-
-    def _repr_html_(self) -> str:
-        """As a notebook shows it; drawing is of a room above, found when it is asked for."""
-        return str(import_module("gpuwise.report.answers.notebook").markup(self))
 
 
 @checked

@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -31,6 +30,7 @@ from gpuwise.lab.source import kernel_text, read_kernel
 from gpuwise.lab.stream import Event, Finding, Run
 from gpuwise.lab.tasks import Launch, Task
 from gpuwise.predict.kernels import single
+from gpuwise.shown import Shown
 
 TIMED_ISSUES = 60_000
 """Warp instructions that are timed one by one, unless one generation of blocks alone has more."""
@@ -89,7 +89,7 @@ benchmarks/records/lab/card_2026-11-27f.md."""
 
 
 @dataclass(frozen=True, slots=True)
-class Simulation:
+class Simulation(Shown):
     """What a kernel did on one GPU. Cycles are of the multiprocessor's clock."""
 
     task: str
@@ -169,10 +169,6 @@ class Simulation:
                 for w, s, at, n, why in self.timing.spans
             ],
         }
-
-    def _repr_html_(self) -> str:
-        """As a notebook shows it; drawing is of a room above, found when it is asked for."""
-        return str(import_module("gpuwise.report.answers.notebook").markup(self))
 
 
 @checked

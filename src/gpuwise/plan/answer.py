@@ -8,7 +8,6 @@ for a person's own code. An estimate is then a :class:`~gpuwise.predict.step.tra
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from importlib import import_module
 from typing import TYPE_CHECKING, Generic
 
 from gpuwise.facts.hardware.systems import Cluster
@@ -18,6 +17,7 @@ from gpuwise.money.run.goodput import Operation, Run
 from gpuwise.plan.changes.remedy import E, Remedy
 from gpuwise.plan.goal import Goal, Wishes
 from gpuwise.predict.estimate import Estimate
+from gpuwise.shown import Shown
 from gpuwise.units import GIGA
 from gpuwise.workload.changes.change import Sites
 from gpuwise.workload.transformer.parameters import count_parameters
@@ -85,7 +85,7 @@ class Option(Generic[E]):
         return self.estimate.headroom_bytes
 
 
-class _Answer:
+class _Answer(Shown):
     """What both answers say of their subject."""
 
     __slots__ = ()
@@ -114,10 +114,6 @@ class _Answer:
     def parameters(self) -> int:
         s = self.subject
         return s.capture.parameter_count if isinstance(s, CapturedStep) else count_parameters(s.arch).total
-
-    def _repr_html_(self) -> str:
-        """As a notebook shows it; drawing is of a room above, found when it is asked for."""
-        return str(import_module("gpuwise.report.answers.notebook").markup(self))
 
 
 @dataclass(frozen=True, slots=True)

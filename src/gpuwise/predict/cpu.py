@@ -24,8 +24,8 @@ from gpuwise.facts.hardware.cpus import Cpu
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.predict.coefficients import load_json
 from gpuwise.predict.estimate import Basis, Estimate
+from gpuwise.workload.attention_flop import attention_pairs
 from gpuwise.workload.optimizer import RULES
-from gpuwise.workload.transformer.attention_flop import attention_pairs
 from gpuwise.workload.transformer.parameters import count_parameters
 from gpuwise.workload.transformer.tables import model_flop_per_token
 

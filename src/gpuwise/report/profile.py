@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from gpuwise.train.profile.device_comparison import Slower
-    from gpuwise.train.profile.findings.finding import Finding
+    from gpuwise.train.profile.finding import Finding
     from gpuwise.train.profile.result import Profile
     from gpuwise.train.profile.trace import Floats
 

@@ -8,15 +8,16 @@ import pytest
 
 from gpuwise.errors import UnknownNameError
 from gpuwise.machine.bench.cases import CALIBRATION_SIZES, CASES, FAMILIES, LARGEST_CPU_FLOP, calibration_cases, select_cases
+from gpuwise.machine.bench.run import MAKERS
 
 
 def test_every_row_has_a_name_of_its_own_and_a_maker() -> None:
     assert len({c.key for c in CASES}) == len(CASES)
-    for family, (maker, _, _) in FAMILIES.items():
+    for family, maker in MAKERS.items():
         module, _, name = maker.partition(":")
         assert callable(getattr(import_module(module), name))
         assert any(c.family == family for c in CASES)
-    assert {c.family for c in CASES} == set(FAMILIES)
+    assert {c.family for c in CASES} == set(FAMILIES) == set(MAKERS)
 
 
 def test_a_processor_alone_has_a_quick_run_of_many_families() -> None:

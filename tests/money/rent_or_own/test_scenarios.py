@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from gpuwise.errors import InputError
 from gpuwise.facts.grid import find_grid
 from gpuwise.facts.hardware.naming import find_cluster
-from gpuwise.money.footprint import footprint_of
 from gpuwise.money.rent_or_own.comparison import RentOrOwn
 from gpuwise.money.rent_or_own.demand import HOURS_PER_MONTH, Demand
 from gpuwise.money.rent_or_own.engine import Batch, Mix, draw, draw_prices, uncertain_inputs_of
+from gpuwise.money.rent_or_own.footprint import footprint_of
 from gpuwise.money.rent_or_own.ownership import Ownership, catalogue_ownership
 from gpuwise.money.rent_or_own.price_process import still
 from gpuwise.money.rent_or_own.renting import Renting, rent_of

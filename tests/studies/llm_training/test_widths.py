@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from gpuwise.calibrate.validation import weighted_quantile
+from gpuwise.calibrate.scores import weighted_quantile
 from studies.llm_training.widths import LEAST_SPREAD, Residuals, kernel_share, left_out_coverage, spreads
 
 

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from gpuwise.train.hook.ticks import Step
-from gpuwise.train.profile.findings.finding import Finding
+from gpuwise.train.profile.finding import Finding
 from gpuwise.train.profile.findings.host import own_python
-from gpuwise.train.profile.findings.profile_data import ProfileData
+from gpuwise.train.profile.profile_data import ProfileData
 from gpuwise.train.profile.result import Profile, profile_run
 from gpuwise.train.profile.run_facts import Pauses, RunFacts
 from gpuwise.train.profile.split import split_step

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuwise.train.hook.ticks import Step
-from gpuwise.train.profile.findings.profile_data import ProfileData
+from gpuwise.train.profile.profile_data import ProfileData
 from gpuwise.train.profile.spans import difference, inside, intersection, length, spans, union
 from gpuwise.train.profile.split import PARTS, Split, split_step, stalls, undisturbed
 from gpuwise.train.profile.step_fit import fit_to, of_phases

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpuwise.train.profile.findings.finding import Finding
+from gpuwise.train.profile.finding import Finding
 from gpuwise.train.profile.findings.table import rank_s
 from gpuwise.train.profile.split import PARTS, Split
 from gpuwise.train.profile.verdict import NAMED, NAMED_IN_CROWD, STILL_NAMED, decide, remember, verdict_before

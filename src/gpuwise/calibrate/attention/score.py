@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuwise.calibrate.attention.rows import DTYPES, SOURCES, Table, find, ideal_seconds, is_check_site, read_table
-from gpuwise.calibrate.validation import Scores
+from gpuwise.calibrate.scores import Scores
 from gpuwise.errors import GpuwiseError, UnpredictableError
 from gpuwise.predict.kernels.attention.features import Shape
 from gpuwise.predict.kernels.attention.fused import attention_decode_time, attention_forward_time

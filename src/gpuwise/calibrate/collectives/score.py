@@ -12,7 +12,7 @@ import numpy as np
 from gpuwise.calibrate.collectives import published
 from gpuwise.calibrate.collectives.rows import Rows, read_rows
 from gpuwise.calibrate.collectives.systems import system_of
-from gpuwise.calibrate.validation import F64, Scores
+from gpuwise.calibrate.scores import F64, Scores
 from gpuwise.errors import UnknownNameError, UnpredictableError
 from gpuwise.facts.hardware.systems import System
 from gpuwise.predict.comm.collectives import CollectiveCurve, CollectiveShape, build_curve, host_call_s

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from gpuwise.calibrate.experts.rows import MoeRows, loads_of_rows, predict_rows, read_moe, roofline_of_rows
 from gpuwise.calibrate.gemm.rows import CHECK, accelerator_of
-from gpuwise.calibrate.validation import Scores
+from gpuwise.calibrate.scores import Scores
 from gpuwise.errors import UnknownNameError, UnpredictableError
 from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.predict.coefficients import load_json

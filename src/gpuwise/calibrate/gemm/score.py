@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuwise.calibrate.gemm.rows import CHECK, GemmRows, accelerator_of, predict_rows, read_gemm
-from gpuwise.calibrate.validation import Scores
+from gpuwise.calibrate.scores import Scores
 from gpuwise.errors import UnknownNameError, UnpredictableError
 from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.predict.coefficients import load_arrays, load_json

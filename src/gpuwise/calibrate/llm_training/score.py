@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuwise.calibrate.llm_training.rows import LlmRow, read_rows
-from gpuwise.calibrate.validation import Scores
+from gpuwise.calibrate.scores import Scores
 from gpuwise.errors import GpuwiseError
 from gpuwise.facts.hardware.systems import System
 from gpuwise.facts.models.architecture import Architecture

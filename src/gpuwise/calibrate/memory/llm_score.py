@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from gpuwise.calibrate.llm_training.rows import SYSTEMS, LlmRow, read_rows
 from gpuwise.calibrate.llm_training.score import is_check
-from gpuwise.calibrate.validation import Scores
+from gpuwise.calibrate.scores import Scores
 from gpuwise.errors import GpuwiseError, UnpredictableError
 from gpuwise.facts.hardware.naming import find_cluster
 from gpuwise.facts.hardware.systems import System

@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gpuwise.calibrate.scores import Scores
 from gpuwise.calibrate.tables import read_records
-from gpuwise.calibrate.validation import Scores
 from gpuwise.errors import GpuwiseError, UnpredictableError
 from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.facts.hardware.naming import find_cluster

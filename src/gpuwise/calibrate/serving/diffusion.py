@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gpuwise.calibrate.scores import Scores
 from gpuwise.calibrate.tables import read_columns
-from gpuwise.calibrate.validation import Scores
 from gpuwise.errors import GpuwiseError
 from gpuwise.predict.coefficients import load_json
 from gpuwise.serve.diffusion.generation import Generation, generations_on

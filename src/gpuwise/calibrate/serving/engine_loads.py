@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gpuwise.calibrate.scores import Scores
 from gpuwise.calibrate.serving.load import COLUMNS, Figure, LoadRun, load_check, poisson, predicted, records, replay
 from gpuwise.calibrate.serving.recipes import PYTORCH, REQUESTS, USUAL_REQUESTS, recipe, throughput_test
 from gpuwise.calibrate.serving.rows import HYBRID, ServingRow, inferencex_rows, model_of, system_of
 from gpuwise.calibrate.serving.static_batches import read_static_batches
-from gpuwise.calibrate.validation import Scores
 from gpuwise.errors import GpuwiseError
 from gpuwise.predict.coefficients import load_json
 from gpuwise.serve.engines.engine import EngineConfig, version_number

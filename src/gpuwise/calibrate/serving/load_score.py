@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
+from gpuwise.calibrate.scores import Scores
 from gpuwise.calibrate.serving.load import Figure, LoadRun, load_check, predicted, read_load_runs, replay
-from gpuwise.calibrate.validation import Scores
 from gpuwise.errors import GpuwiseError
 from gpuwise.predict.coefficients import load_json
 from gpuwise.serve.engines.engine import version_number

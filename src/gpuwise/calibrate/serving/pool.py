@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from gpuwise.calibrate.scores import Scores
 from gpuwise.calibrate.serving.rows import model_of, system_of
 from gpuwise.calibrate.tables import read_columns
-from gpuwise.calibrate.validation import Scores
 from gpuwise.errors import GpuwiseError
 from gpuwise.facts.hardware.systems import System
 from gpuwise.facts.models.architecture import Architecture

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuwise.calibrate.score_tables import joined
+from gpuwise.calibrate.scores import Scores, joined
 from gpuwise.calibrate.serving.diffusion import score_diffusion
 from gpuwise.calibrate.serving.engine_loads import score_engine_runs
 from gpuwise.calibrate.serving.load_score import score_load
@@ -25,7 +25,6 @@ from gpuwise.calibrate.serving.pool import score_pool
 from gpuwise.calibrate.serving.predict import build_groups
 from gpuwise.calibrate.serving.rows import ServingRow, is_check, read_rows
 from gpuwise.calibrate.tables import read_columns
-from gpuwise.calibrate.validation import Scores
 from gpuwise.serve.engines.costs import engine_costs
 from gpuwise.serve.formats import FORMATS, weight_bytes_read
 from gpuwise.serve.llama_cpp import token_time

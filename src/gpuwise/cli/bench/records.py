@@ -28,7 +28,7 @@ def show_list(only: tuple[str, ...], *, quick: bool, json: bool) -> int:
     for family in dict.fromkeys(c.family for c in rows):
         if table.row_count:
             table.add_heading("")
-        table.add_heading(family + ": " + FAMILIES[family][2], style="bold")
+        table.add_heading(family + ": " + FAMILIES[family][1], style="bold")
         for c in rows:
             if c.family == family:
                 on = ", ".join({"cuda": "gpu", "cpu": "cpu"}[kind] for kind in sorted(c.on))

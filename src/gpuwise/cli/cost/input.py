@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     from gpuwise.facts.grid import PowerPrice
     from gpuwise.facts.hardware.systems import Cluster
-    from gpuwise.money.footprint import Footprint
     from gpuwise.money.rent_or_own.demand import Demand
+    from gpuwise.money.rent_or_own.footprint import Footprint
     from gpuwise.money.rent_or_own.ownership import Ownership
     from gpuwise.money.rent_or_own.renting import Renting
     from gpuwise.money.rent_or_own.uncertain_inputs import UncertainInput
@@ -334,8 +334,8 @@ def renting_of(cluster: Cluster, rented: RentingOptions, today: datetime.date) -
 def footprint(cluster: Cluster, country: str | None) -> tuple[Footprint, PowerPrice | None]:
     """What to count carbon with, and what a kilowatt-hour costs there (None: not known, or no place named)."""
     from gpuwise.facts.grid import find_grid
-    from gpuwise.money.footprint import footprint_of
     from gpuwise.money.power import is_personal
+    from gpuwise.money.rent_or_own.footprint import footprint_of
 
     grid = None if country is None else find_grid(country)
     sector = "household" if is_personal(cluster) else "industrial"

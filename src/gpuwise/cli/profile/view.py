@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
 
-    from gpuwise.train.profile.findings.finding import Finding
+    from gpuwise.train.profile.finding import Finding
     from gpuwise.train.profile.result import Profile
     from gpuwise.train.profile.split import Split
 

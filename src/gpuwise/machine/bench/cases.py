@@ -9,22 +9,18 @@ from functools import cache
 from gpuwise.errors import UnknownNameError
 from gpuwise.units import GIB, KIB, MIB
 
-FAMILIES: Mapping[str, tuple[str, str, str]] = {
-    "matmul": ("gpuwise.machine.bench.families.products:make_product", "FLOP/s", "matrix products by format and shape"),
-    "attention": ("gpuwise.machine.bench.families.attention:make_attention", "FLOP/s", "fused attention: prefill and decode"),
-    "memory": ("gpuwise.machine.bench.families.streams:make_stream", "B/s", "the device's own memory: copy and triad"),
-    "launch": ("gpuwise.machine.bench.families.launches:make_launch", "s", "what the host needs to issue one small operation"),
-    "copy": ("gpuwise.machine.bench.families.transfers:make_transfer", "B/s", "host to device and back, pinned and pageable"),
-    "peer": ("gpuwise.machine.bench.families.transfers:make_peer", "B/s", "device to device"),
-    "disk": ("gpuwise.machine.bench.families.disks:make_disk", "B/s", "the disk: reads and writes, in order and at random"),
-    "loader": ("gpuwise.machine.bench.families.loaders:make_loader", "1/s", "samples a second from a PyTorch data loader"),
-    "collective": (
-        "gpuwise.machine.bench.families.collectives:make_collective",
-        "B/s",
-        "all-reduce: NCCL on GPUs, gloo on the CPU",
-    ),
+FAMILIES: Mapping[str, tuple[str, str]] = {
+    "matmul": ("FLOP/s", "matrix products by format and shape"),
+    "attention": ("FLOP/s", "fused attention: prefill and decode"),
+    "memory": ("B/s", "the device's own memory: copy and triad"),
+    "launch": ("s", "what the host needs to issue one small operation"),
+    "copy": ("B/s", "host to device and back, pinned and pageable"),
+    "peer": ("B/s", "device to device"),
+    "disk": ("B/s", "the disk: reads and writes, in order and at random"),
+    "loader": ("1/s", "samples a second from a PyTorch data loader"),
+    "collective": ("B/s", "all-reduce: NCCL on GPUs, gloo on the CPU"),
 }
-"""Family -> who makes it ready, the unit of its result, what it is. A run that is cut short leaves out the last ones."""
+"""Family -> the unit of its result, what it is. A run that is cut short leaves out the last ones."""
 SIZES = (("GiB", GIB), ("MiB", MIB), ("KiB", KIB))
 GPU, CPU, BOTH = frozenset({"cuda"}), frozenset({"cpu"}), frozenset({"cuda", "cpu"})
 
@@ -73,7 +69,7 @@ class BenchCase:
     @property
     def unit(self) -> str:
         """Unit of the result: ``FLOP/s``, ``B/s``, ``s`` or ``1/s``."""
-        return "1/s" if self.variant == "random-read" else FAMILIES[self.family][1]
+        return "1/s" if self.variant == "random-read" else FAMILIES[self.family][0]
 
 
 def product_case(dtype: str, m: int, n: int, k: int, on: frozenset[str], quick: bool = False) -> BenchCase:

@@ -134,7 +134,7 @@ def _of_gpu(case: BenchCase, a: Accelerator) -> tuple[Expectation | None, str]:
 
 def _attention(case: BenchCase, a: Accelerator, p: dict[str, int]) -> Expectation:
     from gpuwise.predict.kernels.single import attention
-    from gpuwise.workload.transformer.attention_flop import attention_pairs
+    from gpuwise.workload.attention_flop import attention_pairs
 
     flop = 4.0 * p["batch"] * p["heads"] * p["head_dim"] * float(attention_pairs(p["queries"], p["keys"], causal=True))
     time = attention(a, case.dtype, p["batch"], p["queries"], p["keys"], p["heads"], p["kv_heads"], p["head_dim"], causal=True)

@@ -24,6 +24,18 @@ from gpuwise.records.store import Records
 
 PrepareCase = Callable[[BenchCase, Subject], PreparedCase]
 LONGEST_REASON = 200
+MAKERS = {
+    "matmul": "gpuwise.machine.bench.families.products:make_product",
+    "attention": "gpuwise.machine.bench.families.attention:make_attention",
+    "memory": "gpuwise.machine.bench.families.streams:make_stream",
+    "launch": "gpuwise.machine.bench.families.launches:make_launch",
+    "copy": "gpuwise.machine.bench.families.transfers:make_transfer",
+    "peer": "gpuwise.machine.bench.families.transfers:make_peer",
+    "disk": "gpuwise.machine.bench.families.disks:make_disk",
+    "loader": "gpuwise.machine.bench.families.loaders:make_loader",
+    "collective": "gpuwise.machine.bench.families.collectives:make_collective",
+}
+"""Family -> who makes a case of it ready; imported when the first case runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +83,8 @@ def new_run(subjects: list[Subject], command: str, now_s: float) -> Run:
 
 
 def prepare_case(case: BenchCase, subject: Subject) -> PreparedCase:
-    """Prepare a case with the maker of its family (:data:`~gpuwise.machine.bench.cases.FAMILIES`)."""
-    module, _, name = FAMILIES[case.family][0].partition(":")
+    """Prepare a case with the maker of its family (:data:`MAKERS`)."""
+    module, _, name = MAKERS[case.family].partition(":")
     make: PrepareCase = getattr(import_module(module), name)
     return make(case, subject)
 

@@ -15,12 +15,12 @@ from itertools import chain
 import numpy as np
 
 from gpuwise.errors import InputError
-from gpuwise.money.footprint import Footprint, spread
 from gpuwise.money.rent_or_own.assumptions_text import assumptions, label, notes
 from gpuwise.money.rent_or_own.break_even import break_even
 from gpuwise.money.rent_or_own.comparison import BAND, Option, PriceFan, RentOrOwn
 from gpuwise.money.rent_or_own.demand import HOURS_PER_MONTH, Demand
 from gpuwise.money.rent_or_own.engine import CHUNK, Batch, Mix, draw, draw_prices, uncertain_inputs_of
+from gpuwise.money.rent_or_own.footprint import Footprint, spread
 from gpuwise.money.rent_or_own.mixing import SCENARIOS, MixSearch, best_mix, best_reserved
 from gpuwise.money.rent_or_own.ownership import Ownership
 from gpuwise.money.rent_or_own.renting import Renting

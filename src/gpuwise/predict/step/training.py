@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from importlib import import_module
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +27,7 @@ from gpuwise.predict.step.columns import Columns
 from gpuwise.predict.step.costs import FAMILIES, PartCosts, PointCosts
 from gpuwise.predict.step.evaluate import StepEvaluation, evaluate
 from gpuwise.predict.step.stack_costs import StackCosts, find_stack_costs, kernel_share
+from gpuwise.shown import Shown
 from gpuwise.workload.optimizer import PAGED
 from gpuwise.workload.strategy import RECOMPUTES, Strategy
 from gpuwise.workload.transformer.point import Point
@@ -51,7 +51,7 @@ IN_PRACTICE = "lost in practice"
 
 
 @dataclass(frozen=True, slots=True)
-class TrainingEstimate:
+class TrainingEstimate(Shown):
     """One strategy on one cluster.
 
     ``mfu`` is model FLOP (recompute not counted, causal attention by its visible half) over the dense peak
@@ -85,10 +85,6 @@ class TrainingEstimate:
     """Whether it is expected to, on the device and on the host."""
     fit_probability: float
     """That it fits on the device, from the spread of the prediction."""
-
-    def _repr_html_(self) -> str:
-        """As a notebook shows it; drawing is of a room above, found when it is asked for."""
-        return str(import_module("gpuwise.report.answers.notebook").markup(self))
 
     @property
     def fits_at_ease(self) -> bool:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import datetime
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from importlib import import_module
 
 import numpy as np
 
@@ -50,6 +49,7 @@ from gpuwise.serve.load.requests import ClosedLoop
 from gpuwise.serve.load.targets import Target, as_option
 from gpuwise.serve.load.workloads import Workload
 from gpuwise.serve.simulate.front import known_error
+from gpuwise.shown import Shown
 from gpuwise.units import format_number, format_usd
 
 READING_S = 1 / 5.3
@@ -128,7 +128,7 @@ class Miss:
 
 
 @dataclass(frozen=True)
-class Capacity:
+class Capacity(Shown):
     """``served`` is None where nothing keeps the targets; then ``miss`` says what comes nearest."""
 
     arch: Architecture
@@ -149,10 +149,6 @@ class Capacity:
         """The accelerators of the answer: the fleet's where a load was asked for, else those asked about."""
         asked = self.demand.rate_per_s is not None or self.demand.users is not None
         return self.served.fleet.cluster.label if asked and self.served is not None else self.cluster.label
-
-    def _repr_html_(self) -> str:
-        """As a notebook shows it; drawing is of a room above, found when it is asked for."""
-        return str(import_module("gpuwise.report.answers.notebook").markup(self))
 
 
 def usual_targets(load: Load) -> tuple[Target, ...]:

@@ -13,8 +13,8 @@ from gpuwise.facts.hardware.cpus import Cpu
 from gpuwise.predict.cpu import attention_time, matmul_time, stream_time
 from gpuwise.predict.estimate import Estimate
 from gpuwise.predict.step.capture_time import times_of
-from gpuwise.train.profile.findings.profile_data import ProfileData
 from gpuwise.train.profile.products import Product
+from gpuwise.train.profile.profile_data import ProfileData
 from gpuwise.train.profile.trace_ops import BACKWARD_ATTENTION, trace_ops_of
 from gpuwise.workload.capture.record.capture import Settings, Signature
 from gpuwise.workload.capture.record.rows import convolution_row

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from gpuwise.train.profile.findings.finding import Finding
+from gpuwise.train.profile.finding import Finding
 from gpuwise.train.profile.result import Profile
 from gpuwise.train.profile.split import Split
 

@@ -13,9 +13,9 @@ import numpy as np
 from gpuwise.errors import GpuwiseError, InputError
 from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.train.profile.device_comparison import Slower, Target, against_device, utilisation
-from gpuwise.train.profile.findings.finding import Finding
-from gpuwise.train.profile.findings.profile_data import DeviceFacts, ProfileData, RankView
+from gpuwise.train.profile.finding import Finding
 from gpuwise.train.profile.findings.table import find_wastes
+from gpuwise.train.profile.profile_data import DeviceFacts, ProfileData, RankView
 from gpuwise.train.profile.run_facts import ALIKE, PAUSE, RunFacts, constant_batch_s
 from gpuwise.train.profile.split import Split, event_cost_s, split_step, stalls, undisturbed
 from gpuwise.train.profile.step_fit import fit_to, of_phases

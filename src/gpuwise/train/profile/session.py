@@ -18,7 +18,7 @@ from gpuwise.train.hook.launch import Limits, Outcome, launch
 from gpuwise.train.hook.settings import Profiling, Settings, Stop
 from gpuwise.train.hook.zygote import Zygote
 from gpuwise.train.profile.device_comparison import Target
-from gpuwise.train.profile.findings.profile_data import RankView
+from gpuwise.train.profile.profile_data import RankView
 from gpuwise.train.profile.result import Profile, profile_run
 from gpuwise.train.profile.run_facts import RunFacts, add_constant_batch, add_trace, ran_on_gpu, run_facts
 from gpuwise.train.profile.split import Split

@@ -23,7 +23,7 @@ from gpuwise.workload.capture.record.families import elements
 from gpuwise.workload.step import Kind
 
 if TYPE_CHECKING:
-    from gpuwise.train.profile.findings.profile_data import ProfileData
+    from gpuwise.train.profile.profile_data import ProfileData
 
 _DTYPES = {
     **DTYPES,

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import cast
 
 from gpuwise.records.store import records_path
-from gpuwise.train.profile.findings.finding import OF_GAPS, Finding
+from gpuwise.train.profile.finding import OF_GAPS, Finding
 from gpuwise.train.profile.split import ALLOCATOR, COPIES, DATA, HOST_GAPS, OTHER, PAUSES, SAVE, SYNC, Split
 from gpuwise.units import format_duration
 

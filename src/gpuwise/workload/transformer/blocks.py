@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from gpuwise.dtypes import FORMAT_BYTES
 from gpuwise.workload.adapters import carries
+from gpuwise.workload.attention_flop import attention_pairs
 from gpuwise.workload.step import (
     CAUSAL,
     DROPOUT,
@@ -22,7 +23,6 @@ from gpuwise.workload.step import (
     OpTableBuilder,
     Phase,
 )
-from gpuwise.workload.transformer.attention_flop import attention_pairs
 from gpuwise.workload.transformer.point import NF4_BYTES_PER_PARAMETER, QUANTIZED, SCALE_BYTES_PER_ELEMENT, Point
 
 FWD, BWD = Phase.FORWARD, Phase.BACKWARD

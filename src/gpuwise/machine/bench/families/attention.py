@@ -17,7 +17,7 @@ from gpuwise.machine.bench.families.products import LEAST_CAPABILITY
 from gpuwise.machine.bench.prepared_case import Check, NotHereError, PreparedCase
 from gpuwise.machine.bench.subjects import Subject, has_torch
 from gpuwise.machine.bench.torch_timing import copies_needed, sampler
-from gpuwise.workload.transformer.attention_flop import attention_pairs
+from gpuwise.workload.attention_flop import attention_pairs
 
 CHECKED_HEADS, CHECKED_QUERIES = 4, 8
 

@@ -12,7 +12,7 @@ from gpuwise.predict.kernels.attention.features import (
 )
 from gpuwise.predict.kernels.kernel_time import KernelTime
 from gpuwise.units import MICRO
-from gpuwise.workload.transformer.attention_flop import attention_pairs
+from gpuwise.workload.attention_flop import attention_pairs
 
 F64 = NDArray[np.float64]
 

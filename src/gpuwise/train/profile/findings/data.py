@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from gpuwise.train.profile.families import COMMUNICATION, CONVOLUTIONS
-from gpuwise.train.profile.findings.finding import Evidence, Finding
-from gpuwise.train.profile.findings.profile_data import ProfileData
+from gpuwise.train.profile.finding import Evidence, Finding
 from gpuwise.train.profile.operations import OP_CATEGORIES, Operations
+from gpuwise.train.profile.profile_data import ProfileData
 from gpuwise.train.profile.run_facts import constant_batch_s
 from gpuwise.train.profile.spans import difference, inside, intersection, length, spans, union
 from gpuwise.train.profile.split import COPIES, DATA, HOST_GAPS, OPTIMIZER, PAUSES

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from gpuwise.train.profile.findings.finding import Evidence, Finding
-from gpuwise.train.profile.findings.profile_data import ProfileData
+from gpuwise.train.profile.finding import Evidence, Finding
+from gpuwise.train.profile.profile_data import ProfileData
 
 HOT = ("HW_THERMAL_SLOWDOWN", "SW_THERMAL_SLOWDOWN", "HW_SLOWDOWN")
 CAPPED = ("SW_POWER_CAP", "HW_POWER_BRAKE_SLOWDOWN")

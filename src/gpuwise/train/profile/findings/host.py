@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from gpuwise.train.profile.finding import Evidence, Finding
 from gpuwise.train.profile.findings.data import CHEAP_OP_S, dispatch_s
-from gpuwise.train.profile.findings.finding import Evidence, Finding
-from gpuwise.train.profile.findings.profile_data import LAUNCH_S, ProfileData
+from gpuwise.train.profile.profile_data import LAUNCH_S, ProfileData
 from gpuwise.train.profile.spans import inside
 from gpuwise.train.profile.split import HOST_GAPS, OTHER, SAVE, SYNC, undisturbed_s
 from gpuwise.train.profile.trace import NONE, RUNTIME_CATEGORIES

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from gpuwise.train.profile.families import ELEMENTWISE, family
-from gpuwise.train.profile.findings.finding import Evidence, Finding
-from gpuwise.train.profile.findings.profile_data import BUSY_ENOUGH, ProfileData
+from gpuwise.train.profile.finding import Evidence, Finding
 from gpuwise.train.profile.findings.side_work import loop_over_parameters
 from gpuwise.train.profile.operations import OP_CATEGORIES
+from gpuwise.train.profile.profile_data import BUSY_ENOUGH, ProfileData
 from gpuwise.train.profile.spans import inside, length, spans
 from gpuwise.train.profile.split import OPTIMIZER
 from gpuwise.train.profile.trace import Ints

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from gpuwise.train.profile.findings.finding import Evidence, Finding
-from gpuwise.train.profile.findings.profile_data import ProfileData
+from gpuwise.train.profile.finding import Evidence, Finding
 from gpuwise.train.profile.operations import OP_CATEGORIES
+from gpuwise.train.profile.profile_data import ProfileData
 from gpuwise.train.profile.split import ALLOCATOR
 from gpuwise.train.profile.trace import RUNTIME_CATEGORIES
 

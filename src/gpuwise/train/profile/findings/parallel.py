@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from gpuwise.train.profile.families import COMMUNICATION
-from gpuwise.train.profile.findings.finding import Evidence, Finding
-from gpuwise.train.profile.findings.profile_data import ProfileData
+from gpuwise.train.profile.finding import Evidence, Finding
 from gpuwise.train.profile.operations import OP_CATEGORIES
+from gpuwise.train.profile.profile_data import ProfileData
 from gpuwise.train.profile.spans import difference, intersection, length, spans
 from gpuwise.train.profile.trace import Ints
 

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from gpuwise.train.profile.families import CONVOLUTIONS
-from gpuwise.train.profile.findings.finding import Confidence, Evidence, Finding
-from gpuwise.train.profile.findings.profile_data import ProfileData
+from gpuwise.train.profile.finding import Confidence, Evidence, Finding
 from gpuwise.train.profile.products import Product
+from gpuwise.train.profile.profile_data import ProfileData
 
 TF32_FROM, BF16_FROM, FP16_FROM = (8, 0), (8, 0), (7, 0)
 """Compute capabilities with the units for it (CUDA C++ Programming Guide, arithmetic instructions)."""

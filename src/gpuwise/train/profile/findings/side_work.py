@@ -8,10 +8,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from gpuwise.train.profile.families import family
-from gpuwise.train.profile.findings.finding import Evidence, Finding
-from gpuwise.train.profile.findings.profile_data import ProfileData
+from gpuwise.train.profile.finding import Evidence, Finding
 from gpuwise.train.profile.operations import OP_CATEGORIES
 from gpuwise.train.profile.passes import MODULE, NODE, SMALL, Passes
+from gpuwise.train.profile.profile_data import ProfileData
 from gpuwise.train.profile.spans import difference, inside, intersection, length, spans, union
 from gpuwise.train.profile.split import DATA, PAUSES, played_of
 from gpuwise.train.profile.trace import NONE, Floats, Ints

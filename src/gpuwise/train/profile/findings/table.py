@@ -6,9 +6,9 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from gpuwise.train.profile.finding import OF_GAPS, Finding
 from gpuwise.train.profile.findings import data, heat, host, kernels, memory, parallel, precision, side_work
-from gpuwise.train.profile.findings.finding import OF_GAPS, Finding
-from gpuwise.train.profile.findings.profile_data import ProfileData
+from gpuwise.train.profile.profile_data import ProfileData
 
 LEAST_SHARE = 0.02
 """Of the step: a finding below it is not shown. Rule of this project."""

@@ -14,8 +14,8 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from gpuwise.workload.attention_flop import attention_pairs
 from gpuwise.workload.capture.record.capture import TensorSpec
-from gpuwise.workload.transformer.attention_flop import attention_pairs
 
 Call = Mapping[str, Any]
 FlopRule = Callable[[Call, Sequence[TensorSpec]], float]

@@ -1,18 +1,40 @@
-"""Scores of several tables as those of one family, and the baselines beside them."""
+"""What a family's score is: measured and predicted rows, the baselines beside them, and how wide they spread."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuwise.calibrate.validation import Scores
 from gpuwise.facts.hardware.accelerators import Accelerator
+from gpuwise.predict.estimate import Z80
 from gpuwise.workload.capture.record.capture import Capture
 
 F64 = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """One row per measured row, in table order. ``predicted`` is NaN where ``reason`` is not empty.
+
+    ``log_sigma`` is NaN where an answer has no interval (a verdict). ``baseline`` is the same row by the simple rule the
+    family is compared with (one constant efficiency fitted on the same fit rows); NaN where it does not apply.
+    """
+
+    source: Sequence[str]
+    gpu: Sequence[str]
+    split: Sequence[str]
+    """``fit`` or ``check``."""
+    measured: F64
+    predicted: F64
+    log_sigma: F64
+    baseline: F64
+    reason: Sequence[str]
+    """Why a row could not be predicted; empty where it was."""
 
 
 def joined(parts: Sequence[Scores | None]) -> Scores | None:
@@ -48,3 +70,17 @@ def roofline_s(capture: Capture, accelerator: Accelerator, rate_flop_per_s: floa
     count = np.bincount(capture.op_signature[span.first_op : span.end_op], minlength=len(capture.signatures))
     moved = float(sum(n * (s.bytes_read + s.bytes_written) for n, s in zip(count.tolist(), capture.signatures, strict=True) if n))
     return max(capture.flop() / rate_flop_per_s, moved / accelerator.memory_bandwidth_bytes_per_s)
+
+
+def log_sigma_of(measured: F64, predicted: F64) -> float:
+    """Interval width that covers 80 % of the residuals: quantile 0.8 of |log ratio| over the normal's 1.28."""
+    ratio = np.abs(np.log(measured / predicted))
+    ratio = ratio[np.isfinite(ratio)]
+    return float(np.quantile(ratio, 0.8) / Z80) if ratio.size else math.nan
+
+
+def weighted_quantile(values: F64, weights: F64, level: float) -> float:
+    """The least value at or below which ``level`` of the weight lies."""
+    order = np.argsort(values, kind="stable")
+    reached = np.cumsum(weights[order]) / weights.sum()
+    return float(values[order][np.searchsorted(reached, level - 1e-12)])

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from gpuwise.train.profile.findings.finding import Evidence
+from gpuwise.train.profile.finding import Evidence
 from gpuwise.train.profile.operations import OP_CATEGORIES, Lines, Operations, operations
 from gpuwise.train.profile.passes import MODULE, NODE, Passes, passes_of
 from gpuwise.train.profile.products import Product, key_of, product_of

@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwise.workload.transformer.attention_flop import attention_pairs
+from gpuwise.workload.attention_flop import attention_pairs
 
 lengths = st.integers(1, 40)
 
