@@ -28,7 +28,7 @@ from gpuwise.workload.adapters import DEFAULT_TARGETS, adapted_products
 from gpuwise.workload.changes.strategy import LORA_RANK, LOW_PRECISION
 from gpuwise.workload.optimizer import BITSANDBYTES, parameter_bytes
 from gpuwise.workload.stacks.stack import HIDDEN_EXPERTS_SINCE, find_stack
-from gpuwise.workload.strategy import CHOICES, DEGREES, Strategy
+from gpuwise.workload.strategy import CHOICES, DEGREES, NEUTRAL, WISHED, Strategy
 from gpuwise.workload.transformer.point import NF4_BYTES_PER_PARAMETER
 
 RISK = 0.1
@@ -139,15 +139,9 @@ def check_wishes(wishes: Wishes) -> None:
     if wishes.lora_rank < 0:
         raise InputError(f"adapter rank must be at least 1, not {wishes.lora_rank}", hint="for example --lora-rank 16")
     adapted_products(wishes.lora_targets)
-    if wishes.optimizer is not None:
-        _check_choice("optimizer", wishes.optimizer)
-    for name in ("context_parallel", "expert_dispatch", "cuda_graphs"):
-        if getattr(wishes, name) is not None:
+    for name in CHOICES:
+        if name in WISHED and name != "precision" and getattr(wishes, name) is not None:
             _check_choice(name, getattr(wishes, name))
-    if wishes.gradient_dtype is not None:
-        _check_choice("gradient_dtype", wishes.gradient_dtype)
-    if wishes.stack is not None:
-        _check_choice("stack", wishes.stack)
     for precision in wishes.precision:
         if precision != AUTO:
             _check_choice("precision", precision)
@@ -284,17 +278,13 @@ def make_goal(arch: Architecture, cluster: Cluster, wishes: Wishes, *, fine_tuni
     if unfused:
         assumed.append(f"attention without a fused kernel ({unfused})")
     # frozen weights stay in the format of their checkpoint, with nothing to cast
-    base = Strategy(
-        optimizer=wishes.optimizer or "adamw",
-        step_in_backward=wishes.step_in_backward,
+    base = NEUTRAL.with_(
+        **{name: value for name in WISHED if name != "precision" and (value := getattr(wishes, name)) is not None}
+    ).with_(
         offload_parameters=wishes.offload_parameters and not find_stack(stack).offloads_parameters,
-        context_parallel=wishes.context_parallel,
         lora_rank=lora_rank,
-        lora_targets=wishes.lora_targets,
         master_weights=not (lora_rank and find_stack(stack).weight_cast_per_micro_batch),
-        quantized_base=wishes.quantized_base,
         stack=stack,
-        fused_loss=bool(wishes.fused_loss),
         fused_attention=not unfused,
     )
     base = _with_experts(base, wishes, arch, year)

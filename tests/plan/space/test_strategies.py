@@ -39,7 +39,7 @@ def _by_hand(setting: Setting, space: Space) -> set[Strategy]:
         space.cp,
         space.ep,
         space.micro_batch,
-        space.schedules,
+        space.schedule,
         space.virtual_stages,
         space.sequence_parallel,
     )

@@ -16,7 +16,7 @@ from gpuwise.plan.goal import Goal, on_stack, usual_recompute
 from gpuwise.plan.space.conditions import Setting
 from gpuwise.plan.space.nearest import nearest_batch, nearest_clusters
 from gpuwise.plan.space.rules import check_strategy
-from gpuwise.plan.space.strategies import Block, Space, advised, blocks, default_space, fixed_space, full_space
+from gpuwise.plan.space.strategies import Block, Space, advised, blocks, default_space, fixed_space, full_space, offloads
 from gpuwise.plan.space.sweep import SQUEEZED, Candidates, Sweep, beside, least_bytes_on, sweep
 from gpuwise.predict.memory.device import usable_bytes
 from gpuwise.predict.step.columns import base_of
@@ -358,17 +358,17 @@ def without_offload(space: Space) -> Space:
     """``space`` without the choices that keep anything in host memory."""
     return replace(
         space,
-        states=tuple(s for s in space.states if not s[1]),
-        activations=tuple(a for a in space.activations if not a[2]),
+        states=tuple(s for s in space.states if not offloads(s)),
+        activations=tuple(a for a in space.activations if not offloads(a)),
     )
 
 
 def only_offload(space: Space) -> tuple[Space, ...]:
     """The choices of ``space`` that :func:`without_offload` leaves out."""
-    on_device = tuple(s for s in space.states if not s[1])
+    on_device = tuple(s for s in space.states if not offloads(s))
     return (
-        replace(space, states=tuple(s for s in space.states if s[1])),
-        replace(space, states=on_device, activations=tuple(a for a in space.activations if a[2])),
+        replace(space, states=tuple(s for s in space.states if offloads(s))),
+        replace(space, states=on_device, activations=tuple(a for a in space.activations if offloads(a))),
     )
 
 

@@ -23,9 +23,9 @@ from gpuwise.plan.space.rules import (
     STATE_RULES,
     allowed,
 )
-from gpuwise.predict.step.columns import Columns
+from gpuwise.predict.step.columns import Columns, code_of
 from gpuwise.workload.optimizer import BITSANDBYTES
-from gpuwise.workload.strategy import ACTIVATIONS, COLUMNS, NEUTRAL, RECOMPUTES, ROWS, SCHEDULES, SHARDINGS, Strategy
+from gpuwise.workload.strategy import ACTIVATIONS, COLUMNS, NEUTRAL, ROWS, SCHEDULES, SHARDINGS, STATES, Strategy
 
 I64 = NDArray[np.int64]
 MICRO_BATCH_TOKENS = 131072
@@ -33,6 +33,8 @@ MICRO_BATCH_TOKENS = 131072
 ODD_MICRO_BATCHES = (3, 5, 7)
 """Micro-batches of so many times a power of two are tried where they divide the global batch: 576 sequences over 192 ranks are
 three a rank, run at once (SmolLM3)."""
+HELD = tuple(name for name in STATES if name != "shard_group")
+"""What differs between states; the ranks of a shard are the same in the whole space."""
 _NEUTRAL = {f: int(getattr(Columns.from_strategies([NEUTRAL]), f)[0]) for f in COLUMNS}
 """Codes of a plain strategy: what rows and choices have where a dimension is not theirs."""
 
@@ -41,8 +43,8 @@ _NEUTRAL = {f: int(getattr(Columns.from_strategies([NEUTRAL]), f)[0]) for f in C
 class Space:
     """Candidate values of every dimension; the rules decide which combinations exist.
 
-    ``states`` are (sharding, offload optimizer) and ``activations`` are (recompute, every, offload
-    activations), in the words of ``workload.strategy``.
+    Each field of :data:`ROWS` is a dimension of its own; ``states`` are values of :data:`HELD` and ``activations`` of
+    :data:`ACTIVATIONS` together.
     """
 
     micro_batch: tuple[int, ...]
@@ -52,7 +54,7 @@ class Space:
     cp: tuple[int, ...]
     ep: tuple[int, ...]
     sequence_parallel: tuple[bool, ...]
-    schedules: tuple[str, ...]
+    schedule: tuple[str, ...]
     states: tuple[tuple[str, bool], ...]
     activations: tuple[tuple[str, int, bool], ...]
     dp: tuple[int, ...] = ()
@@ -141,7 +143,7 @@ def full_space(setting: Setting) -> Space:
         cp=degrees,
         ep=divisors(experts),
         sequence_parallel=(True, False) if setting.stack.sequence_parallel else (False,),
-        schedules=SCHEDULES,
+        schedule=SCHEDULES,
         states=tuple((s, o) for s in SHARDINGS for o in (False, True)),
         activations=(
             ("none", 1, False),
@@ -166,7 +168,7 @@ def default_space(setting: Setting) -> Space:
         virtual_stages=tuple(v for v in whole.virtual_stages if v <= 8),
         cp=powers_of_two(min(n, max(setting.seq_len // 2048, 1))),
         sequence_parallel=whole.sequence_parallel[:1],
-        schedules=("1f1b", "interleaved"),
+        schedule=("1f1b", "interleaved"),
         activations=(
             ("none", 1, False),
             ("none", 1, True),
@@ -182,27 +184,35 @@ def fixed_space(space: Space, fixed: Mapping[str, int | str | bool]) -> Space:
     """``space`` with the dimensions of ``fixed`` (fields of Strategy) at their one value."""
     values: dict[str, object] = {}
     for name in ROWS:
-        if name in fixed and name != "schedule":
+        if name in fixed:
             values[name] = (fixed[name],)
-    if "schedule" in fixed:
-        values["schedules"] = (fixed["schedule"],)
-    elif fixed.get("virtual_stages", 1) != 1:
-        values["schedules"] = ("interleaved",)
-    sharding, optimizer = fixed.get("sharding"), fixed.get("offload_optimizer")
-    states = [(s, o) for s, o in space.states if sharding in (None, s) and optimizer in (None, o)]
+    if "schedule" not in fixed and fixed.get("virtual_stages", 1) != 1:
+        values["schedule"] = ("interleaved",)
+    states = [s for s in space.states if _agrees(HELD, s, fixed)]
     kind, every, offload = (fixed.get(f) for f in ("recompute", "recompute_every", "offload_activations"))
     if kind == "full" and every is None:
         every = 1
     if "shard_group" in fixed:
         values["shard_group"] = int(fixed["shard_group"])
-        states = [(s, o) for s, o in states if s != "none"]
+        states = [s for s in states if "none" not in s]
     wanted = list(space.activations)
     if every is not None and not any(e == every for _, e, _ in wanted):
         wanted += [("full", int(every), False)]
     if offload and kind is not None:
         wanted += [(r, e, True) for r, e, o in wanted if not o and (r, e, True) not in wanted]
-    activations = [(r, e, o) for r, e, o in wanted if kind in (None, r) and every in (None, e) and offload in (None, o)]
-    return replace(space, **values, states=tuple(states), activations=tuple(activations))
+    asked = fixed if every is None else {**fixed, "recompute_every": every}
+    activations = tuple(a for a in wanted if _agrees(ACTIVATIONS, a, asked))
+    return replace(space, **values, states=tuple(states), activations=activations)
+
+
+def _agrees(names: Sequence[str], choice: Sequence[int | str | bool], fixed: Mapping[str, int | str | bool]) -> bool:
+    """Whether a choice of values of ``names`` has those that are fixed."""
+    return all(fixed.get(name) in (None, value) for name, value in zip(names, choice, strict=True))
+
+
+def offloads(choice: Sequence[int | str | bool]) -> bool:
+    """Whether a choice keeps anything in host memory: its flags all say so."""
+    return any(value is True for value in choice)
 
 
 def advised(space: Space, setting: Setting, fixed: Mapping[str, int | str | bool]) -> Space:
@@ -227,6 +237,11 @@ def _columns(base: Strategy, **arrays: I64) -> Columns:
     return Columns(base, **{f: arrays.get(f, np.full(1, v, np.int64)) for f, v in _NEUTRAL.items()})
 
 
+def _codes(names: Sequence[str], choices: Sequence[Sequence[int | str | bool]]) -> dict[str, I64]:
+    """The columns of choices of values of ``names``."""
+    return {name: np.array([code_of(name, c[i]) for c in choices], np.int64) for i, name in enumerate(names)}
+
+
 def _grid(*values: Sequence[int]) -> list[I64]:
     mesh = np.meshgrid(*(np.asarray(v, dtype=np.int64) for v in values), indexing="ij")
     return [m.ravel() for m in mesh]
@@ -246,7 +261,7 @@ def _layouts(setting: Setting, space: Space, base: Strategy) -> Columns:
 def _schedules(space: Space) -> list[tuple[int, int]]:
     """(schedule, virtual stages): interleaving with each number of virtual stages, the others with one."""
     pairs: list[tuple[int, int]] = []
-    for name in space.schedules:
+    for name in space.schedule:
         code = SCHEDULES.index(name)
         pairs += [(code, v) for v in space.virtual_stages if v > 1] if name == "interleaved" else [(code, 1)]
     return pairs
@@ -299,16 +314,8 @@ def _blocks(setting: Setting, space: Space, base: Strategy) -> list[Block]:
     n = len(rows.tp)
     if n == 0:
         return []
-    state = {
-        "sharding": np.array([SHARDINGS.index(s) for s, _ in space.states], np.int64),
-        "offload_optimizer": np.array([int(o) for _, o in space.states], np.int64),
-        "shard_group": np.full(len(space.states), space.shard_group, np.int64),
-    }
-    activation = {
-        "recompute": np.array([RECOMPUTES.index(r) for r, _, _ in space.activations], np.int64),
-        "recompute_every": np.array([e for _, e, _ in space.activations], np.int64),
-        "offload_activations": np.array([int(o) for _, _, o in space.activations], np.int64),
-    }
+    state = _codes(HELD, space.states) | {"shard_group": np.full(len(space.states), space.shard_group, np.int64)}
+    activation = _codes(ACTIVATIONS, space.activations)
     column = {f: getattr(rows, f)[:, None] for f in ROWS}
     masks = [
         np.broadcast_to(

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -100,8 +101,12 @@ _FLAGS = frozenset(name for name in COLUMNS if type(getattr(NEUTRAL, name)) is b
 
 def _codes(strategy: Strategy) -> list[int]:
     """The values of the column fields, a name as its index."""
-    values = ((f, getattr(strategy, f)) for f in COLUMNS)
-    return [_CODES[f].index(v) if f in _CODES else v for f, v in values]
+    return [code_of(f, getattr(strategy, f)) for f in COLUMNS]
+
+
+def code_of(name: str, value: Any) -> int:
+    """The number that stands for ``value`` in the column ``name``: a name's is its index."""
+    return _CODES[name].index(value) if name in _CODES else int(value)
 
 
 def _value(name: str, code: int) -> int | str | bool:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +16,7 @@ from gpuwise.predict.step.stack_costs import StackCosts
 from gpuwise.predict.step.times import StepTimes, step_times
 from gpuwise.workload.optimizer import autocasts
 from gpuwise.workload.stacks.stack import find_stack
-from gpuwise.workload.strategy import SHARDINGS
+from gpuwise.workload.strategy import COLUMNS, OPTIONS, SHARDINGS
 from gpuwise.workload.transformer.point import Point
 
 I64 = NDArray[np.int64]
@@ -30,6 +31,10 @@ class StepEvaluation:
     point_index: I64
 
 
+OF_BASE = tuple(f.name for f in fields(Point) if f.name in OPTIONS and f.name not in COLUMNS)
+"""Fields of a point that all strategies of a set share."""
+
+
 def points_of(c: Columns, seq_len: int, packed_document_len: int | None = None) -> tuple[list[Point], I64]:
     """The distinct points of ``c`` and which one each strategy has, in the shape their columns broadcast to."""
     # DeepSpeed's sharded states stand beside half-precision modules; only unsharded ones are cast from fp32 each time
@@ -40,28 +45,14 @@ def points_of(c: Columns, seq_len: int, packed_document_len: int | None = None) 
     _, first, inverse = np.unique(flat, return_index=True, return_inverse=True)
     base, stack = c.base, find_stack(c.base.stack)
     stack = stack.with_chunked_loss() if base.fused_loss else stack
+    common: dict[str, Any] = {name: getattr(base, name) for name in OF_BASE} | {
+        "seq_len": seq_len,
+        "stack": stack,
+        "fused_loss": base.fused_loss or stack.without_logits,
+        "packed_document_len": packed_document_len,
+    }
     points = [
-        Point(
-            micro_batch=int(mb),
-            seq_len=seq_len,
-            tp=int(tp),
-            cp=int(cp),
-            ep=int(ep),
-            sequence_parallel=bool(sp),
-            context_parallel=base.context_parallel,
-            precision=base.precision,
-            stack=stack,
-            fused_attention=base.fused_attention,
-            fused_loss=base.fused_loss or stack.without_logits,
-            etp=base.etp,
-            expert_dispatch=base.expert_dispatch,
-            lora_rank=base.lora_rank,
-            lora_targets=base.lora_targets,
-            quantized_base=base.quantized_base,
-            row_scales=base.row_scales,
-            packed_document_len=packed_document_len,
-            autocast=bool(half),
-        )
+        Point(**common, micro_batch=int(mb), tp=int(tp), cp=int(cp), ep=int(ep), sequence_parallel=bool(sp), autocast=bool(half))
         for mb, tp, cp, ep, sp, half in keys[first]
     ]
     return points, inverse.astype(np.int64).reshape(columns[0].shape)
