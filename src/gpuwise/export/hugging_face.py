@@ -27,7 +27,6 @@ OPTIMIZERS = {
     "lion": "lion_32bit",
     "sgd": "sgd",
 }
-ALWAYS: dict[str, int | str | bool] = {"cuda_graphs": "none"}
 _MODULES = {"attention": ["q_proj", "k_proj", "v_proj", "o_proj"], "mlp": ["gate_proj", "up_proj", "down_proj"]}
 
 

@@ -23,7 +23,7 @@ OPTIMIZERS = {"adamw": "AdamW", "sgd": "SGD", "momentum": "SGD"}
 """Of ``torch.optim``: what a task without an optimizer of its own gets."""
 LAYOUT = (*(name for name, o in OPTIONS.items() if o.ranks), "global_batch")
 """What of a strategy the ranks are given."""
-ALWAYS: dict[str, int | str | bool] = {"expert_dispatch": "all-to-all", "overlap_ep": False, "cuda_graphs": "none"}
+ALWAYS: dict[str, int | str | bool] = {"expert_dispatch": "all-to-all", "overlap_ep": False}
 CHILD = ("-m", "gpuwise.train.ranks.child", "settings.json")
 
 

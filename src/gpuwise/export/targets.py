@@ -93,7 +93,6 @@ TOOLS = {
             hugging_face.gaps,
             hugging_face.write_trainer,
             _trainer,
-            hugging_face.ALWAYS,
             setup=_pip(*_HUB),
         ),
         Tool(
@@ -102,7 +101,6 @@ TOOLS = {
             hugging_face.gaps,
             hugging_face.write_accelerate,
             _trainer,
-            hugging_face.ALWAYS,
             setup=_pip(*_HUB),
         ),
         Tool(
@@ -111,7 +109,6 @@ TOOLS = {
             _deepspeed_gaps,
             hugging_face.write_deepspeed,
             _trainer,
-            hugging_face.ALWAYS,
             setup=_pip(*_HUB, "deepspeed==0.19.*"),
             stack="deepspeed",
         ),
@@ -121,7 +118,6 @@ TOOLS = {
             lightning.gaps,
             lightning.write,
             _trainer,
-            hugging_face.ALWAYS,
             setup=_pip(*_HUB, "lightning==2.6.*", "'jsonargparse[signatures]==4.*'", "deepspeed==0.19.*"),
         ),
         Tool(
@@ -130,7 +126,6 @@ TOOLS = {
             axolotl.gaps,
             axolotl.write,
             _trainer,
-            hugging_face.ALWAYS,
             setup=_pip("'axolotl[deepspeed]==0.19.0'"),
         ),
         Tool(
@@ -139,7 +134,6 @@ TOOLS = {
             llama_factory.gaps,
             llama_factory.write,
             _trainer,
-            hugging_face.ALWAYS,
             setup=_pip("llamafactory==0.9.5", "deepspeed", "bitsandbytes==0.49.*"),
             stack="deepspeed",
         ),
@@ -288,13 +282,20 @@ def gaps_of(job: Job, tool: Tool, engine: Engine | None = None) -> list[str]:
 
 
 def not_written(job: Job, tool: Tool, engine: Engine | None = None) -> Iterator[str]:
-    """A sentence for each option asked for that ``tool`` has no setting for, and does in its own way."""
-    s = job.strategy
-    matters = {"expert_dispatch": s.ep > 1, "overlap_ep": s.ep > 1, "cuda_graphs": job.arch.moe is not None}
-    for field, does in tool.always.items():
-        value = getattr(s, field)
-        if value not in (getattr(NEUTRAL, field), does) and matters.get(field, True):
-            yield f"--{(OPTIONS[field].name or field).replace('_', '-')} {value}: {tool.version} has no setting for it ({does})"
+    """A sentence for each option that a plan has and that makes no difference to the files of ``tool``, which does it in its own
+    way."""
+    s, made = job.strategy, tool.write(job)
+    for field, o in OPTIONS.items():
+        value, neutral = getattr(s, field), getattr(NEUTRAL, field)
+        needed = not o.needs or getattr(s, o.needs) != getattr(NEUTRAL, o.needs)
+        if not o.help or field == "stack" or value in (neutral, tool.always.get(field), "none") or not needed:
+            continue  # nothing is written for "none", which so is what the tool does
+        try:
+            plain = replace(job, strategy=s.with_(**{field: neutral}))
+        except InputError:
+            continue  # a degree: the job has another number of GPUs
+        if not any(tool.gaps(plain)) and tool.write(plain) == made:
+            yield f"--{(o.name or field).replace('_', '-')} {value}: {tool.version} as written here has no setting for it"
     own = tool_of(s.stack, adapters=s.lora_rank > 0)
     if s.stack != tool.stack and (own is None or _kind(own.name) != _kind(tool.name)):
         yield f"--stack {s.stack}: the time of the plan is that of its kernels and launches, not of {tool.version}"

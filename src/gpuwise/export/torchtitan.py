@@ -40,7 +40,6 @@ _PLAIN = ("bf16", "fp32", "tf32")
 ALWAYS: dict[str, int | str | bool] = {
     "expert_dispatch": "all-to-all",
     "overlap_ep": False,
-    "cuda_graphs": "none",
     "fused_loss": True,
 }
 """As the registry's functions have it; a graph of the whole step is an option."""

@@ -36,6 +36,8 @@ class Option:
     """The search varies it, and sweeps hold it as a column of numbers."""
     ranks: bool = False
     """Given to the ranks of ``gpuwise run``."""
+    needs: str = ""
+    """The field that has to be another than its neutral value for this one to mean anything."""
 
 
 def option(
@@ -50,7 +52,8 @@ def option(
     negative: bool = True,
     axis: Axis | None = None,
     ranks: bool = False,
+    needs: str = "",
 ) -> T:
     """A field of a dataclass with ``neutral`` as its default and the rest as its :class:`Option`, which its metadata holds."""
-    about = Option(help, choices, unit, usual, name, label, negative, axis, ranks)
+    about = Option(help, choices, unit, usual, name, label, negative, axis, ranks, needs)
     return field(default=neutral, metadata={"option": about})

@@ -40,8 +40,9 @@ CUDA_GRAPHS = ("none", "partial", "full")
 @dataclass(frozen=True, slots=True)
 class Strategy:
     """One point of the search space, and the table of options: each field is one, made by :func:`gpuwise.workload.fields.option`.
-     Degrees multiply: ``dp * tp * pp * cp == n_accelerators``; ``ep`` divides ``dp * cp``
-    (expert parallelism borrows data-parallel ranks, as Megatron-Core does).
+
+    Degrees multiply: ``dp * tp * pp * cp == n_accelerators``; ``ep`` divides ``dp * cp`` (expert parallelism borrows
+    data-parallel ranks, as Megatron-Core does).
 
     ``micro_batch`` is in sequences per data-parallel rank; ``accumulation`` is micro-batches per step.
     """
@@ -61,14 +62,18 @@ class Strategy:
     dp: int = option(1, "Data parallel degree.", unit="RANKS", label="Data parallel", axis="row", ranks=True)
     tp: int = option(1, "Tensor parallel degree.", unit="RANKS", label="Tensor parallel", axis="row", ranks=True)
     pp: int = option(1, "Pipeline parallel degree.", unit="STAGES", label="Pipeline parallel", axis="row", ranks=True)
-    virtual_stages: int = option(1, "Virtual stages a pipeline stage.", unit="STAGES", label="Virtual stages", axis="row")
+    virtual_stages: int = option(
+        1, "Virtual stages a pipeline stage.", unit="STAGES", label="Virtual stages", axis="row", needs="pp"
+    )
     cp: int = option(1, "Context parallel degree.", unit="RANKS", label="Context parallel", axis="row", ranks=True)
     ep: int = option(1, "Expert parallel degree.", unit="RANKS", label="Expert parallel", axis="row", ranks=True)
     sequence_parallel: bool = option(
-        True, "Split norms and residuals over the tensor ranks.", label="Sequence parallelism", axis="row"
+        True, "Split norms and residuals over the tensor ranks.", label="Sequence parallelism", axis="row", needs="tp"
     )
-    context_parallel: str = option("ring", "How context parallelism exchanges.", choices=CONTEXT_PARALLELS, usual="ring")
-    schedule: str = option("1f1b", "Pipeline schedule.", choices=SCHEDULES, label="Schedule", axis="row")
+    context_parallel: str = option(
+        "ring", "How context parallelism exchanges.", choices=CONTEXT_PARALLELS, usual="ring", needs="cp"
+    )
+    schedule: str = option("1f1b", "Pipeline schedule.", choices=SCHEDULES, label="Schedule", axis="row", needs="pp")
     sharding: str = option(
         "none",
         "Data-parallel sharding: of optimizer states (zero1), of gradients too (zero2), of weights too (zero3, FSDP), or "
@@ -86,6 +91,7 @@ class Strategy:
         label="Ranks of a shard",
         axis="state",
         ranks=True,
+        needs="sharding",
     )
     """0: those of one system with ``hybrid``, all data-parallel ranks with the others."""
     recompute: str = option("none", "Activation recompute.", choices=RECOMPUTES, label="Recompute", axis="activation", ranks=True)
@@ -96,6 +102,7 @@ class Strategy:
         label="Recompute one layer in",
         axis="activation",
         ranks=True,
+        needs="recompute",
     )
     optimizer: str = option("adamw", "Optimizer.", choices=OPTIMIZERS, usual="adamw", label="Optimizer", ranks=True)
     """``adamw-bf16`` has its moments in bf16."""
@@ -144,6 +151,7 @@ class Strategy:
         unit="RANKS",
         usual="1",
         label="Experts over tensor ranks",
+        needs="ep",
     )
     """None, or all of ``tp`` (Megatron-Core's default of ``expert_tensor_parallel_size``), where experts' ranks are
     ``ep * etp``."""
@@ -152,12 +160,14 @@ class Strategy:
         "How tokens travel to experts: a copy to each expert, or one to each node (DeepEP).",
         choices=EXPERT_DISPATCHES,
         usual="deepep, all-to-all before 2025",
+        needs="ep",
     )
     overlap_ep: bool = option(
         True,
         "Tokens travel to experts behind the work of another micro-batch.",
         usual="yes, no before 2025",
         name="overlap_experts",
+        needs="ep",
     )
     """Megatron-Core's ``overlap_moe_expert_parallel_comm``, DualPipe, where the stack can."""
     cuda_graphs: str = option(
@@ -183,6 +193,7 @@ class Strategy:
         unit="LAYERS",
         usual="all-linear",
         ranks=True,
+        needs="lora_rank",
     )
     """Linear layers with adapters: ``all-linear`` (but the head), ``attention``, ``mlp`` or names of modules."""
     quantized_base: bool = option(
