@@ -85,7 +85,7 @@ def read_table(folder: Path, phase: str) -> Table | None:
     path = folder / "ops" / FILES[phase]
     if not path.exists():
         return None
-    require("pyarrow", "reading measured tables")
+    require("pyarrow", f"reading {path.name}")
     import pyarrow as pa
     import pyarrow.parquet as parquet
 

@@ -170,7 +170,7 @@ def read_coded(path: Path, words: tuple[str, ...], numbers: tuple[str, ...]) -> 
     without it."""
     if not path.exists():
         return None
-    require("pyarrow", "reading measured tables")
+    require("pyarrow", f"reading {path.name}")
     import pyarrow as pa
     import pyarrow.parquet as pq
 
