@@ -23,8 +23,8 @@ from gpuwise.facts.hardware.naming import find_cluster
 from gpuwise.predict.coefficients import load_json
 from gpuwise.predict.comm.fabric import without_peer_access
 from gpuwise.predict.kernels.memory_bound import dram_rate
-from gpuwise.predict.parallel.sharding_time import gradient_bytes, replicas_exposed_s
 from gpuwise.predict.step.capture_time import captured_time
+from gpuwise.predict.step.sharding_time import gradient_bytes, replicas_exposed_s
 from gpuwise.units import GIGA
 from gpuwise.workload.capture.record.capture import Capture
 from gpuwise.workload.stacks.stack import find_stack

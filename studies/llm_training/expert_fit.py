@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuwise.calibrate.llm_training.rows import LlmRow
-from gpuwise.predict.step.columns import Columns
-from gpuwise.predict.step.stack_costs import StackCosts
+from gpuwise.predict.columns import Columns
+from gpuwise.predict.stack_costs import StackCosts
 from studies.optimizers import least_squares
 
 F64 = NDArray[np.float64]

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from gpuwise.calibrate.llm_training.rows import LlmRow, read_rows
 from gpuwise.calibrate.llm_training.score import RunGroup, build_groups, is_check
-from gpuwise.predict.step.stack_costs import EXPERTS, StackCosts, find_stack_costs
+from gpuwise.predict.stack_costs import EXPERTS, StackCosts, find_stack_costs
 from gpuwise.predict.step.times import step_inputs
 from gpuwise.predict.step.training import runs_spread
 from studies.llm_training.expert_fit import MATMUL, PRIORS, SCALE, Prior, fit_experts

@@ -14,11 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuwise.facts.hardware.accelerators import Accelerator
+from gpuwise.predict.columns import Columns
 from gpuwise.predict.parallel.data_parallel import LayerTraffic, StepTraffic
-from gpuwise.predict.step.columns import Columns
+from gpuwise.predict.stack_costs import StackCosts
 from gpuwise.predict.step.costs import PartCosts, PointCosts
 from gpuwise.predict.step.passes import passes
-from gpuwise.predict.step.stack_costs import StackCosts
 from gpuwise.predict.step.times import ParameterCopies, StepInputs, composed
 from gpuwise.workload.strategy import COLUMNS, Strategy
 

@@ -18,8 +18,8 @@ import numpy as np
 from gpuwise.errors import UnpredictableError
 from gpuwise.facts.hardware.systems import Cluster
 from gpuwise.facts.models.architecture import Architecture
+from gpuwise.predict.columns import Columns
 from gpuwise.predict.memory.strategies import memory_columns
-from gpuwise.predict.step.columns import Columns
 from gpuwise.predict.step.evaluate import evaluate
 from gpuwise.workload.strategy import Strategy
 

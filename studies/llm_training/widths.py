@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from gpuwise.calibrate.scores import weighted_quantile
 from gpuwise.predict.estimate import Z80
-from gpuwise.predict.step.stack_costs import EXPERTS
+from gpuwise.predict.stack_costs import EXPERTS
 
 F64 = NDArray[np.float64]
 B1 = NDArray[np.bool_]

@@ -14,9 +14,9 @@ from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.facts.hardware.systems import Cluster
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.facts.models.catalogue import find_model
-from gpuwise.predict.step.columns import Columns
+from gpuwise.predict.columns import Columns
+from gpuwise.predict.stack_costs import find_stack_costs
 from gpuwise.predict.step.evaluate import evaluate
-from gpuwise.predict.step.stack_costs import find_stack_costs
 from gpuwise.workload.strategy import Strategy
 
 CAPTURED = "captured: the family captured_time has it"

@@ -21,8 +21,8 @@ from gpuwise.export.job import Job
 from gpuwise.export.targets import TOOLS, gaps_of, write
 from gpuwise.facts.hardware.naming import find_cluster
 from gpuwise.facts.models.catalogue import find_model
+from gpuwise.predict.columns import Columns
 from gpuwise.predict.parallel import shards
-from gpuwise.predict.step.columns import Columns
 from gpuwise.workload.strategy import Strategy
 
 Jobs = Callable[..., Iterator[Job]]

@@ -6,7 +6,7 @@ import pytest
 
 from gpuwise.export.ranks import LAYOUT
 from gpuwise.plan.goal import Wishes
-from gpuwise.predict.step.columns import Columns
+from gpuwise.predict.columns import Columns
 from gpuwise.train.ranks.layout import Layout
 from gpuwise.workload.strategy import COLUMNS, NEUTRAL, OPTIONS, WISHED, Strategy
 

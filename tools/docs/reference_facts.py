@@ -139,7 +139,7 @@ def _models() -> list[str]:
 
 
 def _stacks() -> list[str]:
-    from gpuwise.predict.step.stack_costs import StackCosts
+    from gpuwise.predict.stack_costs import StackCosts
     from gpuwise.workload.stacks import STACKS
     from gpuwise.workload.stacks.layout import LayoutRules
     from gpuwise.workload.stacks.memory import MemoryRules

@@ -11,8 +11,8 @@ from gpuwise.export.job import Job, writes_model
 from gpuwise.export.torchrun import TF32, started, torchrun
 from gpuwise.export.written import Written
 from gpuwise.facts.models.architecture import Architecture
+from gpuwise.predict.columns import Columns
 from gpuwise.predict.parallel.shards import stages
-from gpuwise.predict.step.columns import Columns
 from gpuwise.workload.strategy import Strategy
 
 VERSION = "megatron-core 0.19.2"

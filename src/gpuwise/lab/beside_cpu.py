@@ -22,7 +22,7 @@ from gpuwise.lab.simulation import Simulation, simulate_task
 from gpuwise.lab.tasks import HEAD, Launch, Task, launch_of
 from gpuwise.predict import cpu as processor
 from gpuwise.predict.kernels.transfer import transfer_time
-from gpuwise.predict.step.stack_costs import find_stack_costs
+from gpuwise.predict.stack_costs import find_stack_costs
 
 LINE_BYTES = 64
 """Of a processor's cache."""

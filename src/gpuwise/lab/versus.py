@@ -17,7 +17,7 @@ from gpuwise.facts.hardware.cpus import Cpu
 from gpuwise.facts.hardware.naming import USUAL, find_accelerator
 from gpuwise.plan.one_op import OperationTime, matmul
 from gpuwise.predict.kernels.transfer import transfer_time
-from gpuwise.predict.step.stack_costs import find_stack_costs
+from gpuwise.predict.stack_costs import find_stack_costs
 
 REPEATS, PATIENCE_S = 7, 2.0
 """Runs that are measured, and after how many seconds of them no further one begins."""

@@ -29,7 +29,7 @@ from gpuwise.predict.kernels.kernel_time import KernelTime
 from gpuwise.predict.kernels.memory_bound import rate_without_ecc
 from gpuwise.predict.kernels.roofs import byte_roof
 from gpuwise.predict.kernels.transfer import host_link_peak_bytes_per_s, transfer_time
-from gpuwise.predict.step.stack_costs import find_stack_costs
+from gpuwise.predict.stack_costs import find_stack_costs
 from gpuwise.units import format_rate
 
 Target = Cluster | Cpu

@@ -15,7 +15,7 @@ from gpuwise.facts.models.catalogue import find_model
 from gpuwise.plan.space.conditions import Setting
 from gpuwise.plan.space.rules import RULES, allowed, check_strategy
 from gpuwise.plan.space.strategies import advised, default_space, fixed_space
-from gpuwise.predict.step.columns import Columns
+from gpuwise.predict.columns import Columns
 from gpuwise.workload.stacks import STACKS
 from gpuwise.workload.stacks.stack import find_stack
 from gpuwise.workload.strategy import RECOMPUTES, SCHEDULES, SHARDINGS, Strategy

@@ -25,7 +25,7 @@ from gpuwise.plan.space.search import (
 )
 from gpuwise.plan.space.strategies import default_space
 from gpuwise.plan.space.sweep import SQUEEZED, TIGHT
-from gpuwise.predict.step.columns import base_of
+from gpuwise.predict.columns import base_of
 from gpuwise.predict.step.training import TrainingEstimate
 from gpuwise.workload.strategy import Strategy
 

@@ -13,8 +13,8 @@ from gpuwise.plan.space import sweep as sweeps
 from gpuwise.plan.space.conditions import Setting
 from gpuwise.plan.space.strategies import blocks, default_space, full_space
 from gpuwise.plan.space.sweep import SQUEEZED, TIE, TIGHT, UNLIKELY, Candidates, Sweep, least_bytes_on, sweep
-from gpuwise.predict.parallel.host_memory import host_bytes_fit
-from gpuwise.predict.step.columns import Columns
+from gpuwise.predict.columns import Columns
+from gpuwise.predict.memory.host import host_bytes_fit
 from gpuwise.predict.step.evaluate import evaluate
 from gpuwise.predict.step.training import TrainingEstimate, estimate
 from gpuwise.workload.optimizer import on_host
@@ -30,7 +30,7 @@ def _one_at_a_time(arch: Architecture, cluster: Cluster, strategies: list[Strate
         e = estimate(arch, cluster, s, seq_len=SEQ_LEN)
         c = Columns.from_strategies([s])
         done = evaluate(arch, cluster.system, c, SEQ_LEN)
-        host = bool(np.all(host_bytes_fit(arch, cluster, done.costs, c, done.point_index)))
+        host = bool(np.all(host_bytes_fit(arch, cluster, done.costs.saved, done.costs.n_layers, c, done.point_index)))
         assert e.fits == (host and e.needed_bytes.expected <= e.device_bytes)
         found.append((_rank_s(e), e.needed_bytes.expected, e.fits))
     return found

@@ -16,7 +16,7 @@ from gpuwise.plan.document import answer_document
 from gpuwise.plan.step.fit import fit_step, source_of
 from gpuwise.plan.step.plan import plan_step
 from gpuwise.plan.step.time_parts import by_module, general_path, main_dtype, mfu
-from gpuwise.predict.parallel.sharding_time import gradient_bytes
+from gpuwise.predict.step.sharding_time import gradient_bytes
 from gpuwise.workload.capture.record.capture import Capture, Category, Parameter, Settings, Signature, StepSpan, TensorSpec
 from gpuwise.workload.changes.change import Change
 from gpuwise.workload.step import Kind, Phase

@@ -7,12 +7,12 @@ import pytest
 from gpuwise.errors import DataError, UnknownNameError
 from gpuwise.facts.hardware.naming import find_cluster
 from gpuwise.facts.models.catalogue import find_model
+from gpuwise.predict.columns import Columns
 from gpuwise.predict.memory.context import communicator_bytes, context_bytes
 from gpuwise.predict.memory.device import METRICS, stack_memory, usable_bytes
 from gpuwise.predict.memory.library_workspaces import library_workspace_bytes
 from gpuwise.predict.memory.saved import saved_of_points
 from gpuwise.predict.memory.strategies import memory_columns
-from gpuwise.predict.step.columns import Columns
 from gpuwise.predict.step.evaluate import points_of
 from gpuwise.units import GIB, MIB
 from gpuwise.workload.stacks import STACKS

@@ -4,10 +4,10 @@ import pytest
 
 from gpuwise.facts.hardware.naming import find_cluster
 from gpuwise.facts.models.catalogue import find_model
+from gpuwise.predict.columns import Columns
 from gpuwise.predict.memory import capture
 from gpuwise.predict.memory.allocator.simulation import AllocatorRun
 from gpuwise.predict.memory.modules import modules_memory
-from gpuwise.predict.step.columns import Columns
 from gpuwise.predict.step.evaluate import points_of
 from gpuwise.workload.strategy import Strategy
 

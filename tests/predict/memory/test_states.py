@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from gpuwise.facts.hardware.naming import find_cluster
 from gpuwise.facts.models.architecture import Architecture, Moe
+from gpuwise.predict.columns import Columns
 from gpuwise.predict.memory.states import StageStates, stage_states
 from gpuwise.predict.parallel.shards import stages
-from gpuwise.predict.step.columns import Columns
 from gpuwise.workload.adapters import DEFAULT_TARGETS, adapter_parameters
 from gpuwise.workload.optimizer import parameter_bytes
 from gpuwise.workload.stacks.stack import find_stack

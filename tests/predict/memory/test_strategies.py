@@ -11,10 +11,10 @@ from gpuwise.facts.hardware.naming import find_cluster
 from gpuwise.facts.hardware.systems import System
 from gpuwise.facts.models.architecture import Architecture, Mla, Moe
 from gpuwise.facts.models.catalogue import find_model
+from gpuwise.predict.columns import Columns
 from gpuwise.predict.memory.device import METRICS
 from gpuwise.predict.memory.saved import saved_of_points
 from gpuwise.predict.memory.strategies import PARTS, STAGES, MemoryColumns, memory_columns
-from gpuwise.predict.step.columns import Columns
 from gpuwise.predict.step.evaluate import points_of
 from gpuwise.units import GIB, GIGA
 from gpuwise.workload.stacks import STACKS

@@ -6,8 +6,8 @@ import pytest
 
 from gpuwise.facts.hardware.naming import find_cluster
 from gpuwise.facts.models.catalogue import find_model
+from gpuwise.predict.columns import Columns
 from gpuwise.predict.parallel.data_parallel import expert_shard_group, shard_group
-from gpuwise.predict.step.columns import Columns
 from gpuwise.predict.step.training import estimates
 from gpuwise.workload.strategy import Strategy
 

@@ -15,8 +15,8 @@ from gpuwise.facts.hardware.naming import find_cluster
 from gpuwise.predict.comm.collectives import curve
 from gpuwise.predict.parallel.overlap import exposed_after
 from gpuwise.predict.parallel.sharding import Sharding, sharded
-from gpuwise.predict.parallel.sharding_time import STACK, sharded_step_time
-from gpuwise.predict.step.stack_costs import find_stack_costs
+from gpuwise.predict.stack_costs import find_stack_costs
+from gpuwise.predict.step.sharding_time import STACK, sharded_step_time
 from gpuwise.workload.capture.record.capture import Capture, Category
 from gpuwise.workload.step import Phase
 

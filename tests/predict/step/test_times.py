@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from gpuwise.facts.hardware.naming import find_accelerator, find_cluster
 from gpuwise.facts.hardware.systems import System
 from gpuwise.facts.models.catalogue import find_model
+from gpuwise.predict.columns import Columns
 from gpuwise.predict.comm.groups import data_group, expert_data_group, expert_group, largest_divisor, tensor_group
-from gpuwise.predict.step.columns import Columns
+from gpuwise.predict.stack_costs import find_stack_costs
 from gpuwise.predict.step.evaluate import evaluate
-from gpuwise.predict.step.stack_costs import find_stack_costs
 from gpuwise.predict.step.times import SATURATION_DOUBLINGS, StepTimes, stragglers
 from gpuwise.workload.strategy import Strategy
 

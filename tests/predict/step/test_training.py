@@ -7,7 +7,7 @@ import pytest
 from gpuwise.errors import InputError
 from gpuwise.facts.hardware.naming import find_cluster
 from gpuwise.facts.models.catalogue import find_model
-from gpuwise.predict.step.stack_costs import find_stack_costs
+from gpuwise.predict.stack_costs import find_stack_costs
 from gpuwise.predict.step.training import TIME_PARTS, estimate, estimates
 from gpuwise.workload.strategy import Strategy
 from gpuwise.workload.transformer.parameters import count_parameters

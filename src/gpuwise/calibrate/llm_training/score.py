@@ -20,10 +20,10 @@ from gpuwise.calibrate.scores import Scores
 from gpuwise.errors import GpuwiseError
 from gpuwise.facts.hardware.systems import System
 from gpuwise.facts.models.architecture import Architecture
-from gpuwise.predict.step.columns import Columns, base_of
+from gpuwise.predict.columns import Columns, base_of
+from gpuwise.predict.stack_costs import StackCosts, find_stack_costs
 from gpuwise.predict.step.costs import PointCosts, point_costs
 from gpuwise.predict.step.evaluate import points_of
-from gpuwise.predict.step.stack_costs import StackCosts, find_stack_costs
 from gpuwise.predict.step.times import step_times
 from gpuwise.predict.step.training import spread
 from gpuwise.workload.transformer.tables import model_flop_per_token

@@ -28,10 +28,10 @@ from gpuwise.errors import GpuwiseError, UnpredictableError
 from gpuwise.facts.hardware.naming import find_cluster
 from gpuwise.facts.hardware.systems import System
 from gpuwise.facts.models.architecture import Architecture
+from gpuwise.predict.columns import Columns
 from gpuwise.predict.memory.device import StackMemory
 from gpuwise.predict.memory.saved import saved_of_points
 from gpuwise.predict.memory.strategies import MemoryColumns, memory_columns
-from gpuwise.predict.step.columns import Columns
 from gpuwise.predict.step.evaluate import points_of
 from gpuwise.units import GIB
 from gpuwise.workload.stacks.memory import MemoryRules

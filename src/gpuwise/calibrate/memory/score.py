@@ -28,12 +28,12 @@ from gpuwise.facts.hardware.systems import System
 from gpuwise.facts.models.architecture import Architecture, Patches
 from gpuwise.facts.models.catalogue import find_model
 from gpuwise.predict.coefficients import load_json
+from gpuwise.predict.columns import Columns
 from gpuwise.predict.memory.context import communicator_bytes, context_bytes
 from gpuwise.predict.memory.device import StackMemory, usable_bytes
 from gpuwise.predict.memory.library_workspaces import library_workspace_bytes
 from gpuwise.predict.memory.saved import saved_of_points
 from gpuwise.predict.memory.strategies import MemoryColumns, memory_columns
-from gpuwise.predict.step.columns import Columns
 from gpuwise.predict.step.evaluate import points_of
 from gpuwise.units import GIGA, MIB
 from gpuwise.workload.stacks.stack import find_stack

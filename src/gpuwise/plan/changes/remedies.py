@@ -26,8 +26,8 @@ from gpuwise.plan.promise import promised
 from gpuwise.plan.space.rules import check_strategy
 from gpuwise.plan.space.search import completed, estimate_all, find_in, setting_of
 from gpuwise.plan.space.strategies import default_space, divisors
+from gpuwise.predict.columns import base_of
 from gpuwise.predict.practice import practice_of
-from gpuwise.predict.step.columns import base_of
 from gpuwise.predict.step.training import TrainingEstimate, estimates
 from gpuwise.workload.changes.change import Change
 from gpuwise.workload.changes.registry import ADAPTERS, CHANGES, SAME, STATES, label, on_strategy

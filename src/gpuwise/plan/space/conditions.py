@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from gpuwise.errors import UnpredictableError
 from gpuwise.facts.hardware.systems import Cluster
 from gpuwise.facts.models.architecture import Architecture
+from gpuwise.predict.columns import Columns
 from gpuwise.predict.kernels.transfer import host_link_bytes_per_s
 from gpuwise.predict.parallel.pipeline import DUALPIPE, INTERLEAVED, folded
-from gpuwise.predict.step.columns import Columns
 from gpuwise.workload.optimizer import BITSANDBYTES
 from gpuwise.workload.stacks.layout import LayoutRules
 from gpuwise.workload.stacks.stack import find_stack

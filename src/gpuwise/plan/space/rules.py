@@ -11,7 +11,7 @@ import numpy as np
 from gpuwise.errors import LayoutError
 from gpuwise.plan.space import conditions
 from gpuwise.plan.space.conditions import Mask, Setting
-from gpuwise.predict.step.columns import Columns
+from gpuwise.predict.columns import Columns
 from gpuwise.workload.strategy import Strategy
 
 ANOTHER = "use another --stack"

@@ -18,8 +18,8 @@ from gpuwise.plan.space.nearest import nearest_batch, nearest_clusters
 from gpuwise.plan.space.rules import check_strategy
 from gpuwise.plan.space.strategies import Block, Space, advised, blocks, default_space, fixed_space, full_space, offloads
 from gpuwise.plan.space.sweep import SQUEEZED, Candidates, Sweep, beside, least_bytes_on, sweep
+from gpuwise.predict.columns import base_of
 from gpuwise.predict.memory.device import usable_bytes
-from gpuwise.predict.step.columns import base_of
 from gpuwise.predict.step.training import TrainingEstimate, estimates
 from gpuwise.workload.optimizer import BITSANDBYTES, PAGED_FORM, on_host
 from gpuwise.workload.stacks.stack import find_stack

@@ -23,7 +23,7 @@ from gpuwise.plan.space.rules import (
     STATE_RULES,
     allowed,
 )
-from gpuwise.predict.step.columns import Columns, code_of
+from gpuwise.predict.columns import Columns, code_of
 from gpuwise.workload.optimizer import BITSANDBYTES
 from gpuwise.workload.strategy import ACTIVATIONS, COLUMNS, NEUTRAL, ROWS, SCHEDULES, SHARDINGS, STATES, Strategy
 

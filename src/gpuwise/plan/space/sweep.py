@@ -21,9 +21,9 @@ from numpy.typing import NDArray
 from gpuwise.facts.hardware.systems import Cluster
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.plan.space.strategies import Block
+from gpuwise.predict.columns import Columns
+from gpuwise.predict.memory.host import host_bytes_fit
 from gpuwise.predict.memory.strategies import DeviceBytes, TensorBytes, bare_bytes, least_bytes, tensor_bytes
-from gpuwise.predict.parallel.host_memory import host_bytes_fit
-from gpuwise.predict.step.columns import Columns
 from gpuwise.predict.step.costs import PointCosts, point_costs
 from gpuwise.predict.step.evaluate import points_of
 from gpuwise.predict.step.times import step_times
@@ -255,7 +255,7 @@ class _Chunk:
         block, costs = self.block, self.costs
         c, at = block.at(self.rows), self.index[self.rows]
         memory = self._tensors(arch, cluster, c, at).on(cluster.accelerator)
-        fits = memory.fits() & host_bytes_fit(arch, cluster, costs, c, at)
+        fits = memory.fits() & host_bytes_fit(arch, cluster, costs.saved, costs.n_layers, c, at)
         step_s = np.full(c.shape, np.inf)
         if len(timed := np.flatnonzero(np.broadcast_to(fits, c.shape).any(axis=(1, 2)))):
             columns = block.at(self.rows[timed])

@@ -11,8 +11,8 @@ from gpuwise.plan.step.time_parts import op_seconds
 from gpuwise.predict.estimate import Estimate
 from gpuwise.predict.memory.capture import CapturedMemory, captured_memory
 from gpuwise.predict.parallel.sharding import Sharding, sharded
-from gpuwise.predict.parallel.sharding_time import sharded_step_time
 from gpuwise.predict.step.capture_time import CapturedTime, captured_time
+from gpuwise.predict.step.sharding_time import sharded_step_time
 from gpuwise.workload.capture.record.capture import Capture
 
 

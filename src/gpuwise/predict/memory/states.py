@@ -25,9 +25,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuwise.facts.models.architecture import Architecture
+from gpuwise.predict.columns import Columns
 from gpuwise.predict.parallel.pipeline import copies
 from gpuwise.predict.parallel.shards import Stages
-from gpuwise.predict.step.columns import Columns
 from gpuwise.workload.adapters import adapter_parameters
 from gpuwise.workload.optimizer import PAGED, autocasts, frozen_bytes, parameter_bytes
 from gpuwise.workload.stacks.memory import MemoryRules

@@ -35,6 +35,7 @@ from numpy.typing import NDArray
 from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.facts.hardware.systems import System
 from gpuwise.facts.models.architecture import Architecture
+from gpuwise.predict.columns import Columns
 from gpuwise.predict.estimate import Estimate, fit_probability
 from gpuwise.predict.memory.context import Loading, communicator_bytes, context_bytes
 from gpuwise.predict.memory.device import StackMemory, stack_memory, usable_bytes
@@ -43,7 +44,6 @@ from gpuwise.predict.memory.saved import SavedBytes
 from gpuwise.predict.memory.states import StageStates, stage_states
 from gpuwise.predict.parallel.pipeline import folded, in_flight
 from gpuwise.predict.parallel.shards import Stages, stages
-from gpuwise.predict.step.columns import Columns
 from gpuwise.workload.optimizer import PAGED, parameter_bytes
 from gpuwise.workload.stacks.memory import MemoryRules
 from gpuwise.workload.stacks.stack import find_stack

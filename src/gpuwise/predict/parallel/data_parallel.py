@@ -20,12 +20,12 @@ from numpy.typing import NDArray
 
 from gpuwise.dtypes import FORMAT_BYTES
 from gpuwise.facts.hardware.systems import System
+from gpuwise.predict.columns import I64, Columns
 from gpuwise.predict.comm.collectives import curve
 from gpuwise.predict.comm.groups import RankGroup, data_group, expert_data_group
 from gpuwise.predict.parallel.overlap import exposed_once
 from gpuwise.predict.parallel.shards import Stages
-from gpuwise.predict.step.columns import I64, Columns
-from gpuwise.predict.step.stack_costs import StackCosts
+from gpuwise.predict.stack_costs import StackCosts
 from gpuwise.workload.optimizer import parameter_bytes
 from gpuwise.workload.stacks.stack import find_stack
 from gpuwise.workload.strategy import SHARDINGS

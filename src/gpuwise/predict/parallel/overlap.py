@@ -2,7 +2,7 @@
 
 A stack hides transfers behind work and pays for it: seconds of a transfer that runs beside work slow that work by the stack's
 ``contention``, and its networks are slower than a collective alone by its ``network_slowdown``
-(:class:`~gpuwise.predict.step.stack_costs.StackCosts`). Everything takes arrays or numbers alike.
+(:class:`~gpuwise.predict.stack_costs.StackCosts`). Everything takes arrays or numbers alike.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuwise.predict.step.stack_costs import StackCosts
+from gpuwise.predict.stack_costs import StackCosts
 
 F64 = NDArray[np.float64]
 

@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuwise.facts.models.architecture import Architecture
+from gpuwise.predict.columns import Columns
 from gpuwise.predict.parallel.pipeline import copies, folded
-from gpuwise.predict.step.columns import Columns
 from gpuwise.workload.stacks.stack import find_stack
 from gpuwise.workload.transformer.parameters import ParameterCount, count_parameters
 from gpuwise.workload.transformer.tables import leading_layers

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from gpuwise.facts.hardware.systems import System
 from gpuwise.facts.models.architecture import Architecture
-from gpuwise.predict.step.columns import Columns
+from gpuwise.predict.columns import Columns
+from gpuwise.predict.stack_costs import StackCosts
 from gpuwise.predict.step.costs import PointCosts, point_costs
-from gpuwise.predict.step.stack_costs import StackCosts
 from gpuwise.predict.step.times import StepTimes, step_times
 from gpuwise.workload.optimizer import autocasts
 from gpuwise.workload.stacks.stack import find_stack

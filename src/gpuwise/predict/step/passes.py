@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from gpuwise.predict.stack_costs import StackCosts
 from gpuwise.predict.step.costs import COMM_GROUPS, PartCosts, PointCosts
-from gpuwise.predict.step.stack_costs import StackCosts
 
 F64 = NDArray[np.float64]
 

@@ -16,10 +16,12 @@ from numpy.typing import ArrayLike, NDArray
 from gpuwise.facts.hardware.accelerators import PCIE_BYTES_PER_S
 from gpuwise.facts.hardware.systems import System
 from gpuwise.facts.models.architecture import Architecture
+from gpuwise.predict.columns import Columns
 from gpuwise.predict.comm.collectives import curve
 from gpuwise.predict.comm.groups import pipeline_neighbours_local
 from gpuwise.predict.kernels.memory_bound import memory_time
 from gpuwise.predict.kernels.transfer import transfer_time
+from gpuwise.predict.memory.host import trained_share
 from gpuwise.predict.parallel.data_parallel import (
     ZERO2,
     ZERO3,
@@ -30,14 +32,12 @@ from gpuwise.predict.parallel.data_parallel import (
     shard_group,
     step_traffic,
 )
-from gpuwise.predict.parallel.host_memory import trained_share
 from gpuwise.predict.parallel.overlap import beside, gathered_passes
 from gpuwise.predict.parallel.pipeline import copies, folded, hiding_passes, pipeline_time
 from gpuwise.predict.parallel.shards import Stages, stages
-from gpuwise.predict.step.columns import Columns
+from gpuwise.predict.stack_costs import StackCosts, find_stack_costs
 from gpuwise.predict.step.costs import PointCosts
 from gpuwise.predict.step.passes import Passes, passes
-from gpuwise.predict.step.stack_costs import StackCosts, find_stack_costs
 from gpuwise.units import GIB
 from gpuwise.workload.optimizer import frozen_bytes, parameter_bytes, update_traffic_bytes
 from gpuwise.workload.stacks.stack import find_stack

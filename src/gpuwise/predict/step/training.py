@@ -19,14 +19,14 @@ from gpuwise.facts.hardware.systems import Cluster
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.facts.models.catalogue import find_model
 from gpuwise.facts.models.stored import check_trainable
+from gpuwise.predict.columns import Columns
 from gpuwise.predict.estimate import Basis, Estimate, weakest
 from gpuwise.predict.memory.device import usable_bytes
+from gpuwise.predict.memory.host import host_bytes, host_limit_bytes
 from gpuwise.predict.memory.strategies import MemoryColumns, memory_columns
-from gpuwise.predict.parallel.host_memory import host_bytes, host_limit_bytes
-from gpuwise.predict.step.columns import Columns
+from gpuwise.predict.stack_costs import StackCosts, find_stack_costs, kernel_share
 from gpuwise.predict.step.costs import FAMILIES, PartCosts, PointCosts
 from gpuwise.predict.step.evaluate import StepEvaluation, evaluate
-from gpuwise.predict.step.stack_costs import StackCosts, find_stack_costs, kernel_share
 from gpuwise.shown import Shown
 from gpuwise.workload.optimizer import PAGED
 from gpuwise.workload.strategy import RECOMPUTES, Strategy
@@ -155,7 +155,7 @@ def estimates(
     c = Columns.from_strategies(strategies)
     done = evaluate(arch, cluster.system, c, seq_len, packed_document_len=packed_document_len)
     memory = memory_columns(arch, cluster.system, done.costs.saved, c, done.point_index)
-    on_host = host_bytes(arch, cluster, done.costs, c, done.point_index)
+    on_host = host_bytes(arch, cluster, done.costs.saved, done.costs.n_layers, c, done.point_index)
     return [_one(arch, cluster, s, seq_len, done, memory, on_host, i, packed_document_len) for i, s in enumerate(strategies)]
 
 

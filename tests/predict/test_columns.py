@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpuwise.predict.step.columns import Columns
+from gpuwise.predict.columns import Columns
 from gpuwise.workload.strategy import COLUMNS, Strategy
 
 STRATEGIES = (

@@ -7,9 +7,9 @@ from numpy.typing import NDArray
 
 from gpuwise.facts.hardware.systems import Cluster
 from gpuwise.facts.models.architecture import Architecture
+from gpuwise.predict.columns import Columns
+from gpuwise.predict.memory.saved import SavedBytes
 from gpuwise.predict.parallel.shards import stages
-from gpuwise.predict.step.columns import Columns
-from gpuwise.predict.step.costs import PointCosts
 from gpuwise.workload.adapters import adapter_parameters
 from gpuwise.workload.optimizer import frozen_bytes, parameter_bytes
 from gpuwise.workload.strategy import RECOMPUTES, Strategy
@@ -19,12 +19,14 @@ HOST_SHARE = 0.8
 """Of the host's memory; the rest is the operating system's, the data loaders' and the page cache's."""
 
 
-def host_bytes(arch: Architecture, cluster: Cluster, costs: PointCosts, c: Columns, at: NDArray[np.int64]) -> NDArray[np.float64]:
+def host_bytes(
+    arch: Architecture, cluster: Cluster, saved: SavedBytes, n_layers: float, c: Columns, at: NDArray[np.int64]
+) -> NDArray[np.float64]:
     """Bytes of pinned memory a host needs for its accelerators: master weights and optimizer states (with a
     gradient buffer) of what is trained when the optimizer is offloaded, kept activations when those are."""
     total = np.zeros(1)
     if (c.offload_optimizer > 0).any():
-        shape, b = stages(arch, c, costs.n_layers), parameter_bytes(c.base)
+        shape, b = stages(arch, c, n_layers), parameter_bytes(c.base)
         dense = np.maximum(shape.dense[0], shape.dense[2]) * trained_share(arch, c.base)
         expert = shape.expert[0] * trained_share(arch, c.base)
         ranks = np.where(c.sharding == 0, 1, c.dp * c.cp)
@@ -37,18 +39,18 @@ def host_bytes(arch: Architecture, cluster: Cluster, costs: PointCosts, c: Colum
             frozen = parameters * (1 / trained_share(arch, c.base) - 1) * frozen_bytes(c.base)
             total = total + np.where(c.offloads_parameters, frozen, 0.0)
     if (c.offload_activations > 0).any():
-        layer = sum(np.where(c.recompute == i, costs.saved.layer[policy][at], 0.0) for i, policy in enumerate(RECOMPUTES))
-        total = total + np.where(c.offload_activations > 0, costs.n_layers * layer, 0.0)
+        layer = sum(np.where(c.recompute == i, saved.layer[policy][at], 0.0) for i, policy in enumerate(RECOMPUTES))
+        total = total + np.where(c.offload_activations > 0, n_layers * layer, 0.0)
     return total * min(cluster.system.count, cluster.n_accelerators)
 
 
 def host_bytes_fit(
-    arch: Architecture, cluster: Cluster, costs: PointCosts, c: Columns, at: NDArray[np.int64]
+    arch: Architecture, cluster: Cluster, saved: SavedBytes, n_layers: float, c: Columns, at: NDArray[np.int64]
 ) -> NDArray[np.bool_]:
     """True where the host can hold what is offloaded to it."""
     if not ((c.offload_optimizer > 0).any() or (c.offload_activations > 0).any()):
         return np.ones(1, bool)
-    return host_bytes(arch, cluster, costs, c, at) <= host_limit_bytes(cluster)
+    return host_bytes(arch, cluster, saved, n_layers, c, at) <= host_limit_bytes(cluster)
 
 
 def host_limit_bytes(cluster: Cluster) -> float:

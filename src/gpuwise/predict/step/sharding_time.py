@@ -22,7 +22,7 @@ from gpuwise.predict.kernels.memory_bound import memory_time
 from gpuwise.predict.kernels.transfer import transfer_time
 from gpuwise.predict.parallel.overlap import exposed_once, gathered_passes
 from gpuwise.predict.parallel.sharding import ShardedCapture, Transfer
-from gpuwise.predict.step.stack_costs import find_stack_costs
+from gpuwise.predict.stack_costs import find_stack_costs
 from gpuwise.predict.step.times import host_bytes_per_s, host_update_bytes_per_s
 from gpuwise.workload.capture.record.capture import Capture
 from gpuwise.workload.step import Kind, Phase
