@@ -19,6 +19,17 @@ from gpuwise.train.ranks.settings import RankSettings
 
 TASKS, RANK = Path(__file__).with_name("tasks.py"), Path(__file__).with_name("rank_process.py")
 WAIT_S = 600.0
+HERE = Path(__file__).parent
+NATIVE = [r"malloc\(\)", r"free\(\)", r"assert \[.*-(6|11)\b.*\] == "]
+"""What a failed test shows where PyTorch's or gloo's own code ended a rank: glibc's words, SIGABRT or SIGSEGV as an exit code."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Run a test once more where native code ended a rank: a training over gloo loses one in some hundreds to a corrupted heap
+    (PyTorch 2.14: "malloc(): unaligned tcache chunk detected"), which no code of ours can cause. Twice is a failure."""
+    for item in items:
+        if HERE in item.path.parents:
+            item.add_marker(pytest.mark.flaky(reruns=1, only_rerun=NATIVE))
 
 
 @pytest.fixture(scope="session")
