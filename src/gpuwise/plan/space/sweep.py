@@ -139,12 +139,21 @@ def sweep(
     n = sum(len(b.columns) for b in blocks)
     for mine in alike.values():
         shared = _shared(arch, cluster.system.count, tuple(blocks[i] for i in mine), seq_len, packed_document_len)
-        costs = point_costs(arch, shared.points, cluster.system)
-        parts = [_Chunk(i, blocks[i], costs, at, np.arange(blocks[i].n_rows)) for i, at in zip(mine, shared.index, strict=True)]
+        remembered = shared.tensors if n <= REMEMBERED and faster_than_s is None else None
+        costs = point_costs(arch, shared.points, cluster.system, timed=None if remembered is None else ())
+        parts = [
+            _Chunk(i, blocks[i], costs, at, np.arange(blocks[i].n_rows), remembered)
+            for i, at in zip(mine, shared.index, strict=True)
+        ]
         if faster_than_s is not None:
             parts = _hopeful(arch, cluster, parts, faster_than_s)
-        remembered = shared.tensors if n <= REMEMBERED and faster_than_s is None else None
-        tasks += [replace(chunk, remembered=remembered) for part in parts for chunk in part.cut()]
+        chunks = [chunk for part in parts for chunk in part.cut()]
+        if remembered is not None:
+            # operations timed one by one take long: only of points that fit some way
+            fit = {i for chunk in chunks for i in chunk.fitting_points(arch, cluster)} if costs.own_host else ()
+            costs = point_costs(arch, shared.points, cluster.system, timed=fit)
+            chunks = [replace(chunk, costs=costs) for chunk in chunks]
+        tasks += chunks
 
     def run(chunk: _Chunk) -> tuple[Candidates, Candidates, Candidates, int, int]:
         return chunk.best(arch, cluster, front, risk)
@@ -254,14 +263,24 @@ class _Chunk:
         the probability asked for."""
         block, costs = self.block, self.costs
         c, at = block.at(self.rows), self.index[self.rows]
-        memory = self._tensors(arch, cluster, c, at).on(cluster.accelerator)
-        fits = memory.fits() & host_bytes_fit(arch, cluster, costs.saved, costs.n_layers, c, at)
+        memory, fits = self._memory(arch, cluster, c, at)
         step_s = np.full(c.shape, np.inf)
         if len(timed := np.flatnonzero(np.broadcast_to(fits, c.shape).any(axis=(1, 2)))):
             columns = block.at(self.rows[timed])
             step_s[timed] = step_times(arch, cluster.system, costs, columns, at[timed]).step_s
         on_host = (c.offload_optimizer + c.offload_activations) > 0
         return _best(self.number, self.rows, memory, fits, on_host, step_s, front, risk)
+
+    def fitting_points(self, arch: Architecture, cluster: Cluster) -> set[int]:
+        """The points of rows of which some choice fits."""
+        c, at = self.block.at(self.rows), self.index[self.rows]
+        _, fits = self._memory(arch, cluster, c, at)
+        return set(at[np.broadcast_to(fits, c.shape).any(axis=(1, 2))].ravel().tolist())
+
+    def _memory(self, arch: Architecture, cluster: Cluster, c: Columns, at: I64) -> tuple[DeviceBytes, NDArray[np.bool_]]:
+        """What each strategy takes, and whether the device and the host have it."""
+        memory = self._tensors(arch, cluster, c, at).on(cluster.accelerator)
+        return memory, memory.fits() & host_bytes_fit(arch, cluster, self.costs.saved, self.costs.n_layers, c, at)
 
     def _tensors(self, arch: Architecture, cluster: Cluster, c: Columns, at: I64) -> TensorBytes:
         remembered = {} if self.remembered is None else self.remembered

@@ -6,7 +6,7 @@ A search has millions of strategies but only hundreds of these points; everythin
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -143,13 +143,21 @@ def _n_layers(arch: Architecture) -> float:
     return float(arch.n_layers + (arch.encoder.n_layers if arch.encoder else 0))
 
 
-def point_costs(arch: Architecture, points: Sequence[Point], system: System, kernels: dict[str, str] | None = None) -> PointCosts:
-    """Evaluate every point's tables in one pass over the kernel model and the collectives; the latest are remembered."""
+def point_costs(
+    arch: Architecture,
+    points: Sequence[Point],
+    system: System,
+    kernels: dict[str, str] | None = None,
+    timed: Collection[int] | None = None,
+) -> PointCosts:
+    """Evaluate every point's tables in one pass over the kernel model and the collectives; the latest are remembered. Where
+    operations are timed one by one, which takes long, only the points ``timed`` (positions; None: all) have times, the others NaN.
+    """
     if all(p.stack.per_op for p in points):
         from gpuwise.predict.step.per_op import described  # other stacks need no model of single operations
 
         if described(arch, points):
-            return _per_op_costs(arch, tuple(points), system.accelerator)
+            return _per_op_costs(arch, points, system.accelerator, timed)
     return _point_costs(arch, tuple(points), system, None if kernels is None else tuple(kernels.items()))
 
 
@@ -176,16 +184,17 @@ def _point_costs(
     )
 
 
-@lru_cache(maxsize=128)
-def _per_op_costs(arch: Architecture, points: tuple[Point, ...], accelerator: Accelerator) -> PointCosts:
+def _per_op_costs(arch: Architecture, points: Sequence[Point], accelerator: Accelerator, timed: Collection[int] | None) -> PointCosts:
     """Costs of points whose operations are timed one by one: the same on one accelerator and on several."""
-    from gpuwise.predict.step.per_op import point_sums
+    from gpuwise.predict.step.per_op import UNTIMED, point_sums
 
     n_lead = leading_layers(arch)
-    point_parts = point_sums(arch, points, accelerator, n_lead)
+    at = range(len(points)) if timed is None else sorted(timed)
+    sums = dict(zip(at, point_sums(arch, [points[i] for i in at], accelerator, n_lead), strict=True))
+    point_parts = [sums.get(i, UNTIMED) for i in range(len(points))]
     bases: list[Basis] = [m.basis for m in point_parts]
     return PointCosts(
-        points=points,
+        points=tuple(points),
         n_layers=float(arch.n_layers),
         n_lead=float(n_lead),
         layer=_columns([m.layer for m in point_parts]),

@@ -7,6 +7,7 @@ sweep are algebra on them.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -72,9 +73,28 @@ class PointSums:
     """Host seconds of the optimizer's calls."""
 
 
+_NAN = Sums((math.nan, math.nan, math.nan), math.nan, math.nan, math.nan)
+_NAN_PART = PartSums(_NAN, _NAN, _NAN, _NAN)
+UNTIMED = PointSums(_NAN_PART, _NAN_PART, _NAN_PART, _NAN_PART, math.nan, "measured", math.nan)
+"""A point that nobody asked the times of."""
+REMEMBERED = 1024
+_sums: dict[tuple[Architecture, Point, Accelerator], PointSums] = {}
+"""The latest points' sums: a search, its answer and the changes to it ask for the same ones."""
+
+
 def point_sums(arch: Architecture, points: Sequence[Point], accelerator: Accelerator, n_lead: int) -> list[PointSums]:
-    """Seconds of one micro-batch of each of ``points``, whose kernels are timed together. Raises UnpredictableError when the
-    accelerator lacks a needed rate."""
+    """Seconds of one micro-batch of each of ``points``, whose kernels are timed together; the latest are remembered. Raises
+    UnpredictableError when the accelerator lacks a needed rate."""
+    known = {p: _sums.get((arch, p, accelerator)) for p in points}
+    missing = [p for p, sums in known.items() if sums is None]
+    new = dict(zip(missing, _timed(arch, missing, accelerator, n_lead), strict=True))
+    if len(_sums) + len(new) > REMEMBERED:
+        _sums.clear()
+    _sums.update({(arch, p, accelerator): sums for p, sums in new.items()})
+    return [known[p] or new[p] for p in points]
+
+
+def _timed(arch: Architecture, points: Sequence[Point], accelerator: Accelerator, n_lead: int) -> list[PointSums]:
     out: dict[int, PointSums] = {}
     scale = host_scale(accelerator)
     for whole in sorted({p.stack.compiled for p in points}):
