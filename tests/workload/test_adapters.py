@@ -11,11 +11,11 @@ from gpuwise.workload.adapters import (
     ATTENTION,
     DEFAULT_TARGETS,
     MLP,
-    adapter_parameters,
     carries,
     module_names,
     split_targets,
 )
+from gpuwise.workload.transformer.parameters import adapter_parameters
 
 LLAMA = find_model("llama-3.1-8b")
 

@@ -119,7 +119,7 @@ def _show(a: Architecture) -> None:
         "extra",
         "total",
     ):
-        n = getattr(count, name)
+        n = getattr(count, "mixer" if name == "mamba" else name)
         if n:
             parts.add_row(name.replace("_", " "), f"{n:,}")
     if count.active != count.total:

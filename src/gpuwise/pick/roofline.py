@@ -26,9 +26,9 @@ from gpuwise.predict.kernels.memory_bound import cache_rate
 from gpuwise.predict.kernels.registry import kernel_times
 from gpuwise.serve.engines.engine import EngineConfig
 from gpuwise.serve.iteration import one_iteration, product_work
+from gpuwise.workload.blocks.point import Point
 from gpuwise.workload.stacks.stack import find_stack
 from gpuwise.workload.step import Kind, OpTable, Phase, concatenate
-from gpuwise.workload.transformer.point import Point
 from gpuwise.workload.transformer.tables import transformer_tables
 
 F64 = NDArray[np.float64]

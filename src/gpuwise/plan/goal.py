@@ -25,11 +25,11 @@ from gpuwise.plan.defaults import (
 )
 from gpuwise.units import LARGEST_COUNT, LONGEST_SEQUENCE
 from gpuwise.workload.adapters import DEFAULT_TARGETS, adapted_products
+from gpuwise.workload.blocks.point import NF4_BYTES_PER_PARAMETER
 from gpuwise.workload.changes.strategy import LORA_RANK, LOW_PRECISION
 from gpuwise.workload.optimizer import BITSANDBYTES, parameter_bytes
 from gpuwise.workload.stacks.stack import HIDDEN_EXPERTS_SINCE, find_stack
 from gpuwise.workload.strategy import CHOICES, DEGREES, NEUTRAL, WISHED, Strategy
-from gpuwise.workload.transformer.point import NF4_BYTES_PER_PARAMETER
 
 RISK = 0.1
 """Probability that memory does not suffice after all which a plan may take, when nothing is said."""

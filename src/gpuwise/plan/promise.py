@@ -21,8 +21,7 @@ from gpuwise.plan.answer import Option
 from gpuwise.predict.estimate import Estimate
 from gpuwise.predict.practice import RULE_MFU, practice_of
 from gpuwise.predict.step.training import TrainingEstimate
-from gpuwise.workload.adapters import adapter_parameters
-from gpuwise.workload.transformer.parameters import count_parameters
+from gpuwise.workload.transformer.parameters import adapter_parameters, count_parameters
 
 if TYPE_CHECKING:
     from gpuwise.plan.step.estimates import StepEstimate

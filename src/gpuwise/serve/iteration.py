@@ -26,9 +26,9 @@ from gpuwise.serve.engines.costs import EngineCosts, engine_costs
 from gpuwise.serve.engines.engine import EngineConfig, check_formats
 from gpuwise.serve.iteration_kernels import row_times
 from gpuwise.serve.splits import check_split
+from gpuwise.workload.blocks.point import Point
 from gpuwise.workload.stacks.stack import find_stack
 from gpuwise.workload.step import Kind, OpTable, Phase, concatenate
-from gpuwise.workload.transformer.point import Point
 from gpuwise.workload.transformer.tables import transformer_tables
 
 F64 = NDArray[np.float64]

@@ -21,6 +21,7 @@ from dataclasses import replace
 from gpuwise.errors import InputError
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.serve.engines.engine import EngineConfig
+from gpuwise.workload.blocks.kinds import attention_of, block_counts
 
 GROUPS = {"fp8_block": 128, "int4_wo": 128, "nvfp4": 16}
 """Inputs of a product that share a scale (vllm layers/quantization/fp8.py, awq.py, gptq_marlin.py, modelopt.py). MXFP4 is padded
@@ -79,9 +80,11 @@ def _reasons(arch: Architecture, config: EngineConfig) -> Iterator[str]:
     attends = arch.n_attention_layers > 0
     if attends and arch.heads % t:
         yield f"{arch.heads} attention heads of {arch.name} do not divide over {ranks}"
-    if attends and arch.mla is None and arch.kv_heads % t and t % arch.kv_heads:
-        yield f"{arch.kv_heads} key-value heads of {arch.name} do not divide over {ranks}, nor {t} by {arch.kv_heads}"
-    if arch.mamba is not None and (arch.mamba.heads or arch.mamba.inner) % t:
+    shared = attention_of(arch).shared_heads(arch)
+    if attends and shared and shared % t and t % shared:
+        yield f"{shared} key-value heads of {arch.name} do not divide over {ranks}, nor {t} by {shared}"
+    mixers = [block for block in block_counts(arch) if block.divided_as == "mixer"]
+    if any(part % t for block in mixers for part in block.served_parts(arch)):
         yield f"the state space of {arch.name} does not divide over {ranks}"
     step = config.program.vocabulary_step
     rows = -(-arch.vocab // step) * step if step else t
@@ -99,7 +102,7 @@ def _reasons(arch: Architecture, config: EngineConfig) -> Iterator[str]:
     if moe is None or moe.first_dense or moe.every > 1:
         ffn = PADDED_FFN.get(arch.ffn, arch.ffn) if config.weights == "int4_wo" else arch.ffn
         yield from _widths(arch, config.weights, ffn, t, "the MLP", GROUPS)
-    if attends and arch.mla is None and arch.heads % t == 0:
+    if attends and shared and arch.heads % t == 0:
         yield from _widths(arch, config.weights, arch.heads * arch.head_dim, t, "attention", GROUPS)
 
 

@@ -1,4 +1,4 @@
-"""Low-rank adapters: which linear layers carry one, and how many parameters they have (arXiv 2106.09685, section 4.1).
+"""Low-rank adapters: which linear layers carry one (arXiv 2106.09685, section 4.1).
 
 ``targets`` are what PEFT calls ``target_modules``: ``all-linear``, or names of modules; ``attention`` stands for every
 projection of the attention. Experts held as one tensor are no linear layers and carry none, nor does the output head.
@@ -8,12 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
 from gpuwise.errors import UnknownNameError
-
-if TYPE_CHECKING:
-    from gpuwise.facts.models.architecture import Architecture
 
 ALL_LINEAR, ATTENTION, MLP = "all-linear", "attention", "mlp"
 DEFAULT_TARGETS = (ALL_LINEAR,)
@@ -84,60 +80,3 @@ def module_names(targets: Sequence[str]) -> tuple[str, ...]:
 def targets_text(targets: Sequence[str]) -> str:
     """``all-linear``, ``q_proj and v_proj``."""
     return targets[0] if len(targets) == 1 else ", ".join(targets[:-1]) + " and " + targets[-1]
-
-
-def layer_adapter_parameters(arch: Architecture, targets: tuple[str, ...], rank: int, *, moe: bool) -> int:
-    """Trained parameters of one layer: ``rank`` (in + out) for each adapted product."""
-    wide = [*_attention_widths(arch)]
-    if not moe:
-        wide += _mlp_widths(arch, arch.ffn)
-    elif arch.moe is not None and arch.moe.shared_ffn:
-        wide += _mlp_widths(arch, arch.moe.shared_ffn)
-    return rank * sum(k + n for name, k, n in wide if carries(targets, name))
-
-
-def adapter_parameters(arch: Architecture, targets: tuple[str, ...], rank: int) -> int:
-    """Trained parameters of all layers of the main stack."""
-    if arch.pattern:
-        wide = [x for blocks in arch.layer_blocks for block in blocks for x in _block_widths(arch, block)]
-        return rank * sum(k + n for name, k, n in wide if carries(targets, name))
-    counts = ((arch.n_dense_layers, False), (arch.n_moe_layers, True))
-    return sum(n * layer_adapter_parameters(arch, targets, rank, moe=moe) for n, moe in counts if n)
-
-
-def _block_widths(arch: Architecture, block: str) -> list[tuple[str, int, int]]:
-    """(name, inputs, outputs) of each product of a sub-block; routed experts carry no adapter."""
-    h, m = arch.hidden, arch.mamba
-    wide = [*_attention_widths(arch)] if block in "*P" else []
-    if block in "MP" and m is not None:
-        wide += [("in_proj", h, m.in_width), ("out_proj", m.inner, h)]
-        if not m.heads:
-            wide += [("x_proj", m.inner, m.dt_rank + 2 * m.state), ("dt_proj", m.dt_rank, m.inner)]
-    if block == "-":
-        wide += _mlp_widths(arch, arch.ffn)
-    if block == "E" and arch.moe is not None:
-        wide += _mlp_widths(arch, arch.moe.shared_ffn) if arch.moe.shared_ffn else []
-        wide += [("latent_in", h, arch.moe.latent), ("latent_out", arch.moe.latent, h)] if arch.moe.latent else []
-    return wide
-
-
-def _attention_widths(arch: Architecture) -> list[tuple[str, int, int]]:
-    """(name, inputs, outputs) of each projection."""
-    h, mla = arch.hidden, arch.mla
-    if mla is None:
-        q, kv = arch.heads * arch.head_dim, arch.kv_heads * arch.head_dim
-        if arch.fused_projections:
-            return [("qkv", h, q + 2 * kv), ("out", q, h)]
-        return [("q", h, q), ("k", h, kv), ("v", h, kv), ("out", q, h)]
-    qk, up = mla.qk_nope_head_dim + mla.qk_rope_head_dim, mla.qk_nope_head_dim + mla.v_head_dim
-    wide = [("kv_down", h, mla.kv_lora_rank + mla.qk_rope_head_dim), ("kv_up", mla.kv_lora_rank, arch.heads * up)]
-    if mla.q_lora_rank is None:
-        wide.append(("q", h, arch.heads * qk))
-    else:
-        wide += [("q_down", h, mla.q_lora_rank), ("q_up", mla.q_lora_rank, arch.heads * qk)]
-    return [*wide, ("out", arch.heads * mla.v_head_dim, h)]
-
-
-def _mlp_widths(arch: Architecture, ffn: int) -> list[tuple[str, int, int]]:
-    wide = [("up", arch.hidden, ffn), ("down", ffn, arch.hidden)]
-    return [("gate", arch.hidden, ffn), *wide] if arch.gated_mlp else wide

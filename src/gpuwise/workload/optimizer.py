@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gpuwise.dtypes import FORMAT_BYTES
+from gpuwise.workload.blocks.point import NF4_BYTES_PER_PARAMETER
 from gpuwise.workload.stacks.stack import find_stack
 from gpuwise.workload.strategy import Strategy
-from gpuwise.workload.transformer.point import NF4_BYTES_PER_PARAMETER
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,8 @@ import pytest
 
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.predict.memory.saved import saved_of_points
+from gpuwise.workload.blocks.point import Point
 from gpuwise.workload.stacks.stack import find_stack
-from gpuwise.workload.transformer.point import Point
 
 H, F, A, K, D, V = 1024, 4096, 16, 4, 64, 32000
 ARCH = Architecture(

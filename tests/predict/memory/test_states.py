@@ -12,11 +12,11 @@ from gpuwise.facts.models.architecture import Architecture, Moe
 from gpuwise.predict.columns import Columns
 from gpuwise.predict.memory.states import StageStates, stage_states
 from gpuwise.predict.parallel.shards import stages
-from gpuwise.workload.adapters import DEFAULT_TARGETS, adapter_parameters
+from gpuwise.workload.adapters import DEFAULT_TARGETS
 from gpuwise.workload.optimizer import parameter_bytes
 from gpuwise.workload.stacks.stack import find_stack
 from gpuwise.workload.strategy import OPTIMIZERS, Strategy
-from gpuwise.workload.transformer.parameters import count_parameters
+from gpuwise.workload.transformer.parameters import adapter_parameters, count_parameters
 
 SMALL = Architecture(
     id="small",

@@ -10,11 +10,11 @@ import pytest
 
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.facts.models.catalogue import find_model
+from gpuwise.workload.blocks.point import Point
 from gpuwise.workload.stacks.stack import find_stack
 from gpuwise.workload.step import Phase
 from gpuwise.workload.transformer.eager import describes
 from gpuwise.workload.transformer.eager_step import EMBEDDING, FIRST_KIND, HEAD, EagerStep, eager_step
-from gpuwise.workload.transformer.point import Point
 from gpuwise.workload.transformer.tables import model_flop_per_token
 from gpuwise.workload.transformer.tape import Tape, add, cast, mul, power, spec
 

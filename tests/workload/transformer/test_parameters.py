@@ -131,7 +131,7 @@ def test_llama_4_checkpoints_share_one_vision_tower() -> None:
 def test_parts_add_up(name: str) -> None:
     arch = models()[name]
     c = count_parameters(arch)
-    parts = c.attention + c.mlp + c.norm + c.router + c.experts + c.shared_experts + c.mamba + c.latent
+    parts = c.attention + c.mlp + c.norm + c.router + c.experts + c.shared_experts + c.mixer + c.latent
     outside = c.embedding + c.stem + c.stack_tables + c.head + c.extra
     assert parts + outside == c.total
     assert c.n_layers + c.n_moe_layers + sum(n for _, n in c.hybrid_layers) == arch.n_layers

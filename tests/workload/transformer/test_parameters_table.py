@@ -5,10 +5,10 @@ import numpy as np
 import pytest
 
 from gpuwise.facts.models.catalogue import models
+from gpuwise.workload.blocks.point import Point
 from gpuwise.workload.stacks.stack import find_stack
 from gpuwise.workload.step import Kind, OpTable, Phase
 from gpuwise.workload.transformer.parameters import count_parameters
-from gpuwise.workload.transformer.point import Point
 from gpuwise.workload.transformer.tables import transformer_tables
 
 DECODERS = [

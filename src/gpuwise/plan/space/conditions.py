@@ -18,6 +18,7 @@ from gpuwise.facts.models.architecture import Architecture
 from gpuwise.predict.columns import Columns
 from gpuwise.predict.kernels.transfer import host_link_bytes_per_s
 from gpuwise.predict.parallel.pipeline import DUALPIPE, INTERLEAVED, folded
+from gpuwise.workload.blocks.kinds import attention_of, block_counts
 from gpuwise.workload.optimizer import BITSANDBYTES
 from gpuwise.workload.stacks.layout import LayoutRules
 from gpuwise.workload.stacks.stack import find_stack
@@ -125,32 +126,33 @@ def degrees(s: Setting, c: Columns) -> Mask:
 
 def heads(s: Setting, c: Columns) -> Mask:
     """Attention's heads do not divide by tp."""
-    return ~_divides(s.arch.heads, c.tp) & (s.arch.n_attention_layers > 0)
+    return _undivided(s, c, "heads")
 
 
 def mixer(s: Setting, c: Columns) -> Mask:
-    """Megatron-Core ssm/mamba_mixer.py: heads and groups are split evenly."""
-    m = s.arch.mamba
-    return np.zeros(1, bool) if m is None else ~_divides(m.groups if m.heads else m.inner, c.tp)
+    """What a mixer beside attention splits does not divide by tp."""
+    return _undivided(s, c, "mixer")
 
 
 def kv_heads(s: Setting, c: Columns) -> Mask:
-    """Heads of keys and values neither divide by tp nor divide it (latent attention has none)."""
-    if s.arch.mla is not None:
+    """Heads of keys and values neither divide by tp nor divide it."""
+    shared = attention_of(s.arch).shared_heads(s.arch)
+    if not shared or not s.arch.n_attention_layers:
         return np.zeros(1, bool)
-    if not s.arch.n_attention_layers:
-        return np.zeros(1, bool)
-    return ~(_divides(s.arch.kv_heads, c.tp) | (c.tp % s.arch.kv_heads == 0))
+    return ~(_divides(shared, c.tp) | (c.tp % shared == 0))
 
 
 def ffn(s: Setting, c: Columns) -> Mask:
     """A width of the dense or shared feed-forward layers does not divide by tp."""
-    widths = [s.arch.ffn] if s.arch.n_dense_layers else []
-    if s.arch.moe is not None and s.arch.moe.shared_ffn:
-        widths.append(s.arch.moe.shared_ffn)
+    return _undivided(s, c, "ffn")
+
+
+def _undivided(s: Setting, c: Columns, rule: str) -> Mask:
+    """Tensor ranks do not divide one of the numbers of the blocks that report by ``rule``."""
     broken = np.zeros(1, bool)
-    for width in widths:
-        broken = broken | ~_divides(width, c.tp)
+    for block in block_counts(s.arch):
+        for part in block.trained_parts(s.arch) if block.divided_as == rule else ():
+            broken = broken | ~_divides(part, c.tp)
     return broken
 
 

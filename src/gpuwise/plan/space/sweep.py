@@ -27,8 +27,8 @@ from gpuwise.predict.memory.strategies import DeviceBytes, TensorBytes, bare_byt
 from gpuwise.predict.step.costs import PointCosts, point_costs
 from gpuwise.predict.step.evaluate import points_of
 from gpuwise.predict.step.times import step_times
+from gpuwise.workload.blocks.point import Point
 from gpuwise.workload.strategy import COLUMNS, ROWS, Strategy
-from gpuwise.workload.transformer.point import Point
 
 F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]

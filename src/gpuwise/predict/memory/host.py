@@ -10,10 +10,9 @@ from gpuwise.facts.models.architecture import Architecture
 from gpuwise.predict.columns import Columns
 from gpuwise.predict.memory.saved import SavedBytes
 from gpuwise.predict.parallel.shards import stages
-from gpuwise.workload.adapters import adapter_parameters
 from gpuwise.workload.optimizer import frozen_bytes, parameter_bytes
 from gpuwise.workload.strategy import RECOMPUTES, Strategy
-from gpuwise.workload.transformer.parameters import count_parameters
+from gpuwise.workload.transformer.parameters import adapter_parameters, count_parameters
 
 HOST_SHARE = 0.8
 """Of the host's memory; the rest is the operating system's, the data loaders' and the page cache's."""

@@ -25,6 +25,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from gpuwise.errors import InputError, UnknownNameError
 from gpuwise.facts.models.architecture import Architecture
+from gpuwise.workload.blocks.kinds import attention_of, block_counts
 
 F64 = NDArray[np.float64]
 ELEMENT_BYTES = {"bf16": 2.0, "fp16": 2.0, "fp32": 4.0, "fp8": 1.0, "int8": 1.0, "nvfp4": 0.5625, "q8_0": 1.0625}
@@ -84,14 +85,8 @@ def kv_cache_bytes(arch: Architecture, tokens: ArrayLike, layout: CacheLayout = 
 
 
 def state_bytes(arch: Architecture, layout: CacheLayout = PAGED) -> float:
-    """Bytes of the recurrent states of one sequence, however long it is: of each state-space layer the state in fp32 and the
-    last inputs of its convolution in 16 bits (vllm model_executor/layers/mamba/mamba_utils.py), over the tensor group."""
-    m = arch.mamba
-    if m is None:
-        return 0.0
-    shared = (m.conv_width - m.inner) / min(layout.tp, m.groups)
-    numbers = m.inner / layout.tp * m.state * 4.0 + (m.inner / layout.tp + shared) * (m.conv - 1) * 2.0
-    return -(-arch.n_mamba_layers // layout.stages) * numbers
+    """Bytes of the states of one sequence, however long it is, over the tensor group."""
+    return sum((-(-n // layout.stages) * block.state_bytes(arch, layout.tp) for block, n in block_counts(arch).items()), 0.0)
 
 
 def kv_pages(arch: Architecture, tokens: ArrayLike, layout: CacheLayout = PAGED) -> F64:
@@ -111,11 +106,7 @@ def kv_pages(arch: Architecture, tokens: ArrayLike, layout: CacheLayout = PAGED)
 def kv_page_bytes(arch: Architecture, layout: CacheLayout = PAGED) -> float:
     """Bytes of one page over all layers of a group: a pool of ``N`` bytes holds ``N // kv_page_bytes`` of them."""
     kinds = _kinds(arch, layout)
-    element = ELEMENT_BYTES[layout.dtype]
-    if arch.mla is not None:
-        token = (arch.mla.kv_lora_rank + arch.mla.qk_rope_head_dim) * element
-    else:
-        token = 2.0 * -(-arch.kv_heads // layout.tp) * arch.head_dim * element
+    token = attention_of(arch).cache_elements(arch, layout.tp) * ELEMENT_BYTES[layout.dtype]
     return _group_layers(kinds, layout) * layout.page_tokens * token
 
 

@@ -16,12 +16,13 @@ from numpy.typing import NDArray
 
 from gpuwise.dtypes import FORMAT_BYTES
 from gpuwise.facts.models.architecture import Architecture
+from gpuwise.workload.blocks.kinds import leading_layers
+from gpuwise.workload.blocks.point import QUANTIZED, Point
 from gpuwise.workload.stacks.memory import MemoryRules
 from gpuwise.workload.stacks.stack import find_stack
 from gpuwise.workload.step import Kind, OpTable, Phase
 from gpuwise.workload.strategy import RECOMPUTES
-from gpuwise.workload.transformer.point import QUANTIZED, Point
-from gpuwise.workload.transformer.tables import TransformerTables, leading_layers, saved_bytes, transformer_tables
+from gpuwise.workload.transformer.tables import TransformerTables, saved_bytes, transformer_tables
 
 F64 = NDArray[np.float64]
 MATMUL, GROUPED, ATTENTION, COLLECTIVE = (int(k) for k in (Kind.MATMUL, Kind.GROUPED, Kind.ATTENTION, Kind.COLLECTIVE))

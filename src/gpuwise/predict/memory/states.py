@@ -28,12 +28,11 @@ from gpuwise.facts.models.architecture import Architecture
 from gpuwise.predict.columns import Columns
 from gpuwise.predict.parallel.pipeline import copies
 from gpuwise.predict.parallel.shards import Stages
-from gpuwise.workload.adapters import adapter_parameters
 from gpuwise.workload.optimizer import PAGED, autocasts, frozen_bytes, parameter_bytes
 from gpuwise.workload.stacks.memory import MemoryRules
 from gpuwise.workload.stacks.stack import find_stack
 from gpuwise.workload.strategy import RECOMPUTES, SHARDINGS
-from gpuwise.workload.transformer.parameters import ParameterCount, count_parameters
+from gpuwise.workload.transformer.parameters import ParameterCount, adapter_parameters, count_parameters
 
 F64 = NDArray[np.float64]
 NONE, ZERO2, ZERO3, HYBRID = (SHARDINGS.index(s) for s in ("none", "zero2", "zero3", "hybrid"))

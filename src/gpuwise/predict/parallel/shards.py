@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.predict.columns import Columns
 from gpuwise.predict.parallel.pipeline import copies, folded
+from gpuwise.workload.blocks.kinds import leading_layers
 from gpuwise.workload.stacks.stack import find_stack
 from gpuwise.workload.transformer.parameters import ParameterCount, count_parameters
-from gpuwise.workload.transformer.tables import leading_layers
 
 F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
@@ -37,7 +37,7 @@ class MeanLayer:
         ]
         present = [(layer, k) for layer, k in parts if layer is not None and k > 0]
         n = sum(k for _, k in present)
-        split = sum((p.attention + p.cross_attention + p.mlp + p.shared_experts + p.mamba + p.latent) * k for p, k in present)
+        split = sum((p.attention + p.cross_attention + p.mlp + p.shared_experts + p.mixer + p.latent) * k for p, k in present)
         whole = sum((p.norm + p.router) * k for p, k in present)
         expert = sum(p.experts * k for p, k in present)
         return cls(split / n, whole / n, expert / n)

@@ -23,9 +23,10 @@ from gpuwise.predict.estimate import Basis, weakest
 from gpuwise.predict.kernels.conditions import Conditions
 from gpuwise.predict.kernels.registry import DistinctCalls
 from gpuwise.predict.memory.saved import PointSaved, SavedBytes, collect, point_saved
+from gpuwise.workload.blocks.kinds import leading_layers
+from gpuwise.workload.blocks.point import Point
 from gpuwise.workload.step import Kind, OpTable, Phase, concatenate
-from gpuwise.workload.transformer.point import Point
-from gpuwise.workload.transformer.tables import leading_layers, recomputed_share, transformer_tables
+from gpuwise.workload.transformer.tables import recomputed_share, transformer_tables
 
 if TYPE_CHECKING:
     from gpuwise.predict.step.per_op import PartSums

@@ -14,10 +14,10 @@ from gpuwise.predict.columns import Columns
 from gpuwise.predict.stack_costs import StackCosts
 from gpuwise.predict.step.costs import PointCosts, point_costs
 from gpuwise.predict.step.times import StepTimes, step_times
+from gpuwise.workload.blocks.point import Point
 from gpuwise.workload.optimizer import autocasts
 from gpuwise.workload.stacks.stack import find_stack
 from gpuwise.workload.strategy import COLUMNS, OPTIONS, SHARDINGS
-from gpuwise.workload.transformer.point import Point
 
 I64 = NDArray[np.int64]
 

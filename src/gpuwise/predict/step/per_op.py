@@ -25,13 +25,13 @@ from gpuwise.predict.step.bounds import follows_clock
 from gpuwise.predict.step.capture_time import step_rows, times_of
 from gpuwise.predict.step.compiled import compile_step
 from gpuwise.predict.step.host_time import gap_seconds, host_scale, host_seconds
+from gpuwise.workload.blocks.point import Point
 from gpuwise.workload.capture.record.capture import Settings, Signature, TensorSpec
 from gpuwise.workload.optimizer import update_traffic_bytes
 from gpuwise.workload.stacks.stack import find_stack
 from gpuwise.workload.step import Kind, OpTable, Phase, concatenate
 from gpuwise.workload.strategy import Strategy
 from gpuwise.workload.transformer.eager_step import EMBEDDING, FIRST_KIND, HEAD, EagerStep, eager_step
-from gpuwise.workload.transformer.point import Point
 
 F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]

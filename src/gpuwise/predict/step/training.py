@@ -28,9 +28,9 @@ from gpuwise.predict.stack_costs import StackCosts, find_stack_costs, kernel_sha
 from gpuwise.predict.step.costs import FAMILIES, PartCosts, PointCosts
 from gpuwise.predict.step.evaluate import StepEvaluation, evaluate
 from gpuwise.shown import Shown
+from gpuwise.workload.blocks.point import Point
 from gpuwise.workload.optimizer import PAGED
 from gpuwise.workload.strategy import RECOMPUTES, Strategy
-from gpuwise.workload.transformer.point import Point
 from gpuwise.workload.transformer.tables import model_flop_per_token
 
 F64 = NDArray[np.float64]

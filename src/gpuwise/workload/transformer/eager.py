@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 
 from gpuwise.facts.models.architecture import Architecture, Moe
 from gpuwise.workload.adapters import carries
+from gpuwise.workload.blocks.point import Point
 from gpuwise.workload.capture.record.capture import TensorSpec
 from gpuwise.workload.transformer.losses import chunked_cross_entropy, cross_entropy
-from gpuwise.workload.transformer.point import Point
 from gpuwise.workload.transformer.tape import (
     Tape,
     Value,

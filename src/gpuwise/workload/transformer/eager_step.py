@@ -14,10 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuwise.facts.models.architecture import Architecture
+from gpuwise.workload.blocks.kinds import layer_kinds
+from gpuwise.workload.blocks.point import Point
 from gpuwise.workload.capture.record.capture import Capture, Settings
 from gpuwise.workload.transformer.eager import Network
-from gpuwise.workload.transformer.point import Point
-from gpuwise.workload.transformer.tables import layer_kinds
 from gpuwise.workload.transformer.tape import Tape
 
 I64 = NDArray[np.int64]

@@ -8,7 +8,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
-from gpuwise.facts.models.architecture import Architecture, Encoder, Mamba
+from gpuwise.facts.models.architecture import Architecture, Encoder
+from gpuwise.workload.adapters import carries
+from gpuwise.workload.blocks.attention import projections
+from gpuwise.workload.blocks.ends import embedding_weights, norm_weights, stem_weights
+from gpuwise.workload.blocks.kinds import blocks_of_layer, is_plain
+from gpuwise.workload.blocks.mlp import matrices
+from gpuwise.workload.blocks.prediction import prediction_weights
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,14 +34,14 @@ class LayerParameters:
     """Shared experts and their gate."""
     latent: int = 0
     """Projections of tokens to the width of the routed experts and back."""
-    mamba: int = 0
-    """A state-space mixer."""
+    mixer: int = 0
+    """Mixers of the sequence beside attention (state space)."""
 
     @property
     def total(self) -> int:
         """Parameters of one layer, every expert counted."""
         dense = self.attention + self.norm + self.cross_attention + self.mlp
-        return dense + self.router + self.experts + self.shared_experts + self.latent + self.mamba
+        return dense + self.router + self.experts + self.shared_experts + self.latent + self.mixer
 
     @property
     def active(self) -> int:
@@ -117,9 +123,9 @@ class ParameterCount:
         return self._sum("latent")
 
     @property
-    def mamba(self) -> int:
-        """State-space mixers of all layers."""
-        return self._sum("mamba")
+    def mixer(self) -> int:
+        """Mixers of all layers."""
+        return self._sum("mixer")
 
     @property
     def shared_experts(self) -> int:
@@ -162,12 +168,12 @@ class ParameterCount:
 @lru_cache(256)
 def count_parameters(arch: Architecture) -> ParameterCount:
     """Every stored weight of ``arch``, exactly, from its dimensions."""
-    embedding, lookup = _embedding(arch)
+    embedding, lookup = embedding_weights(arch)
     tables = 0
     if arch.position == "relative":
         stacks = (arch.heads,) if arch.encoder is None else (arch.heads, arch.encoder.heads)
         tables = arch.relative_buckets * sum(stacks)
-    moe_layer = None if arch.moe is None or arch.pattern else _layer(arch, moe=True)
+    moe_layer = None if arch.moe is None or arch.pattern else _layer(arch, "moe")
     kinds = arch.layer_blocks
     dense = 0 if kinds else arch.n_dense_layers
     encoder = arch.encoder
@@ -176,156 +182,55 @@ def count_parameters(arch: Architecture) -> ParameterCount:
     classifier = arch.n_classes * (arch.hidden + 1)
     return ParameterCount(
         embedding=embedding,
-        stem=_stem(arch),
-        layer=_layer(arch, moe=False) if dense else None,
+        stem=stem_weights(arch),
+        layer=_layer(arch, "dense") if dense else None,
         n_layers=dense,
         moe_layer=moe_layer,
         n_moe_layers=0 if kinds else arch.n_moe_layers,
         encoder_layer=None if encoder is None else _encoder_layer(arch, encoder),
         n_encoder_layers=0 if encoder is None else encoder.n_layers,
         stack_tables=tables,
-        final_norm=n_stacks * _norm(arch, arch.hidden) if arch.final_norm else 0,
+        final_norm=n_stacks * norm_weights(arch, arch.hidden) if arch.final_norm else 0,
         head=(0 if arch.tied_embeddings else vocabulary) + (arch.vocab if arch.head_bias else 0) + classifier,
         tied_head=vocabulary if arch.tied_embeddings else 0,
         extra=arch.extra_parameters,
         prediction=arch.prediction_layers * _prediction_block(arch),
         lookup=lookup + tables,
-        hybrid_layers=tuple((_blocks(arch, kind), kinds.count(kind)) for kind in dict.fromkeys(kinds)),
+        hybrid_layers=tuple((_layer(arch, kind), kinds.count(kind)) for kind in dict.fromkeys(kinds)),
     )
 
 
-def _norm(arch: Architecture, width: int) -> int:
-    """Weights of one norm over ``width`` channels."""
-    return width * {"rms": 1, "layer": 2, "layer-no-bias": 1, "none": 0}[arch.norm]
-
-
-def _embedding(arch: Architecture) -> tuple[int, int]:
-    """(all input tables with their norm and projection, the part that is only looked up)."""
-    width = arch.embedding_dim or arch.hidden
-    tables = arch.vocab * width + arch.n_token_types * width
-    if arch.position == "learned":
-        tables += (arch.position_rows or arch.max_seq_len) * arch.hidden
-    if arch.encoder is not None:
-        tables += arch.encoder.position_rows * arch.encoder.hidden
-    total = tables
-    if arch.embedding_norm:
-        total += _norm(arch, width) * (1 if arch.encoder is None else 2)
-    if width != arch.hidden:
-        # one projection in, and one out before the tied head
-        total += width * arch.hidden * (2 if arch.lm_head else 1)
-    return total, tables
-
-
-def _stem(arch: Architecture) -> int:
-    """Patch embedding with its class token (ViT), or the two audio convolutions (Whisper)."""
-    total = 0
-    if arch.patches is not None:
-        p = arch.patches
-        total += p.channels * p.patch_size**2 * arch.hidden
-        total += arch.hidden * (int(p.bias) + int(p.class_token))
-    if arch.encoder is not None and arch.encoder.n_mels:
-        h = arch.encoder.hidden
-        total += 3 * arch.encoder.n_mels * h + h + 3 * h * h + h
-    return total
-
-
-def _attention(arch: Architecture, hidden: int, heads: int, kv_heads: int, head_dim: int) -> int:
-    """Projections of one attention with their biases, query-key norms and sinks."""
-    if arch.mla is not None:
-        return _latent_attention(arch)
-    q, kv = heads * head_dim, kv_heads * head_dim
-    total = hidden * (q + 2 * kv) + q * hidden
-    if arch.qkv_bias:
-        total += q + kv * (2 if arch.key_bias else 1)
-    if arch.attention_out_bias:
-        total += hidden
-    if arch.qk_norm and arch.qk_norm_weights:
-        total += q + kv if arch.qk_norm_full else 2 * head_dim
-    if arch.attention_sinks:
-        total += heads
-    return total
-
-
-def _latent_attention(arch: Architecture) -> int:
-    """Multi-head latent attention (arXiv 2405.04434, eqs. 9-19) with the norms on both latents."""
-    mla = arch.mla
-    assert mla is not None
-    qk = mla.qk_nope_head_dim + mla.qk_rope_head_dim
-    if mla.q_lora_rank is None:
-        query = arch.hidden * arch.heads * qk
-    else:
-        query = arch.hidden * mla.q_lora_rank + mla.q_lora_rank + mla.q_lora_rank * arch.heads * qk
-    down = arch.hidden * (mla.kv_lora_rank + mla.qk_rope_head_dim) + mla.kv_lora_rank
-    up = mla.kv_lora_rank * arch.heads * (mla.qk_nope_head_dim + mla.v_head_dim)
-    return query + down + up + arch.heads * mla.v_head_dim * arch.hidden
-
-
-def _mlp(arch: Architecture, hidden: int, ffn: int) -> int:
-    matrices = 3 if arch.gated_mlp else 2
-    bias = (matrices - 1) * ffn + hidden if arch.mlp_bias else 0
-    return matrices * hidden * ffn + bias
-
-
-def _layer(arch: Architecture, *, moe: bool) -> LayerParameters:
-    attention = _attention(arch, arch.hidden, arch.heads, arch.kv_heads, arch.head_dim)
-    cross = 0 if arch.encoder is None else attention
-    n_norms = arch.norms_per_layer + (0 if arch.encoder is None else 1)
-    norm = n_norms * _norm(arch, arch.hidden)
-    if not moe:
-        return LayerParameters(attention, norm, cross, mlp=_mlp(arch, arch.hidden, arch.ffn))
-    return LayerParameters(attention, norm, cross, **_experts(arch))
-
-
-def _experts(arch: Architecture) -> dict[str, int]:
-    """The parts of a layer with experts that are theirs."""
-    m = arch.moe
-    assert m is not None
-    expert = _mlp(arch, m.latent or arch.hidden, m.expert_ffn)
-    shared = _mlp(arch, arch.hidden, m.shared_ffn) if m.shared_ffn else 0
-    return {
-        "router": m.n_experts * (arch.hidden + int(m.router_bias)),
-        "experts": m.n_experts * expert,
-        "active_experts": m.n_active * expert,
-        "shared_experts": shared + (arch.hidden if m.shared_gate else 0),
-        "latent": 2 * arch.hidden * m.latent,
-    }
-
-
-def _blocks(arch: Architecture, blocks: str) -> LayerParameters:
-    """One layer of the sub-blocks ``blocks``, each with a norm."""
-    parts = _experts(arch) if "E" in blocks else {}
-    attention = _attention(arch, arch.hidden, arch.heads, arch.kv_heads, arch.head_dim)
-    return LayerParameters(
-        attention * sum(b in "*P" for b in blocks),
-        len(blocks) * _norm(arch, arch.hidden),
-        mlp=blocks.count("-") * _mlp(arch, arch.hidden, arch.ffn),
-        mamba=sum(_mixer(arch.hidden, arch.mamba) for b in blocks if b in "MP" and arch.mamba is not None),
-        **parts,
-    )
-
-
-def _mixer(hidden: int, m: Mamba) -> int:
-    """A state-space mixer: projections in and out, the convolution, and of the recurrence decay, skip and step (of
-    each head in Mamba-2; in Mamba of each channel, with the projections that make step, B and C from it)."""
-    total = hidden * m.in_width + m.inner * hidden + (m.in_width + hidden if m.projection_bias else 0)
-    total += m.conv_width * (m.conv + int(m.conv_bias))
-    if m.heads:
-        return total + 3 * m.heads + (m.inner if m.gated_norm else 0)
-    total += m.inner * (m.dt_rank + 2 * m.state) + m.dt_rank * m.inner + m.inner
-    total += m.inner * m.state + m.inner
-    return total + (m.dt_rank + 2 * m.state if m.parameter_norms else 0)
+def _layer(arch: Architecture, kind: str) -> LayerParameters:
+    """One layer of ``kind``, its blocks and their norms."""
+    blocks = blocks_of_layer(arch, kind)
+    n_norms = arch.norms_per_layer + (0 if arch.encoder is None else 1) if is_plain(kind) else len(kind)
+    parts: dict[str, int] = {"attention": 0, "norm": n_norms * norm_weights(arch, arch.hidden)}
+    for block in blocks:
+        for part, n in block.parameters(arch).items():
+            parts[part] = parts.get(part, 0) + n if part in ("attention", "mlp", "mixer") else n
+    return LayerParameters(**parts)
 
 
 def _encoder_layer(arch: Architecture, encoder: Encoder) -> LayerParameters:
     return LayerParameters(
-        _attention(arch, encoder.hidden, encoder.heads, encoder.heads, encoder.head_dim),
-        arch.norms_per_layer * _norm(arch, encoder.hidden),
-        mlp=_mlp(arch, encoder.hidden, encoder.ffn),
+        projections(arch, encoder.hidden, encoder.heads, encoder.heads, encoder.head_dim),
+        arch.norms_per_layer * norm_weights(arch, encoder.hidden),
+        mlp=matrices(arch, encoder.hidden, encoder.ffn),
     )
 
 
 def _prediction_block(arch: Architecture) -> int:
-    """A multi-token-prediction block: one layer, the 2H x H projection and three norms (arXiv 2412.19437,
-    sec. 2.2)."""
-    layer = _layer(arch, moe=arch.moe is not None)
-    return layer.total + 2 * arch.hidden**2 + 3 * _norm(arch, arch.hidden)
+    return prediction_weights(arch, _layer(arch, "dense" if arch.moe is None else "moe").total)
+
+
+def layer_adapter_parameters(arch: Architecture, targets: tuple[str, ...], rank: int, kind: str) -> int:
+    """Trained parameters of one layer of ``kind``: ``rank`` (in + out) for each adapted product."""
+    wide = [product for block in blocks_of_layer(arch, kind) for product in block.products(arch)]
+    return rank * sum(k + n for name, k, n in wide if carries(targets, name))
+
+
+def adapter_parameters(arch: Architecture, targets: tuple[str, ...], rank: int) -> int:
+    """Trained parameters of all layers of the main stack (arXiv 2106.09685, section 4.1)."""
+    counts = {kind: arch.layer_blocks.count(kind) for kind in dict.fromkeys(arch.layer_blocks)}
+    counts = counts or {"dense": arch.n_dense_layers, "moe": arch.n_moe_layers}
+    return sum(n * layer_adapter_parameters(arch, targets, rank, kind) for kind, n in counts.items() if n)

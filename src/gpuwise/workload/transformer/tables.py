@@ -13,11 +13,12 @@ from numpy.typing import NDArray
 from gpuwise.dtypes import FORMAT_BYTES
 from gpuwise.facts.models.architecture import Architecture, Encoder
 from gpuwise.workload.adapters import DEFAULT_TARGETS
+from gpuwise.workload.blocks.ends import embedding
+from gpuwise.workload.blocks.kinds import layer_kinds
+from gpuwise.workload.blocks.point import QUANTIZED, Point
+from gpuwise.workload.blocks.rows import Rows
 from gpuwise.workload.step import FUSED_ATTENTION, Kind, OpTable, OpTableBuilder, Phase
-from gpuwise.workload.transformer.blocks import Rows
-from gpuwise.workload.transformer.hybrid import layer_of_kind
-from gpuwise.workload.transformer.layers import embedding, head
-from gpuwise.workload.transformer.point import QUANTIZED, Point
+from gpuwise.workload.transformer.layers import head, layer
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,29 +36,6 @@ class TransformerTables:
     head: OpTable
 
 
-def layer_kinds(arch: Architecture) -> list[str]:
-    """The kind of each layer from first to last: ``dense`` or ``moe``, with ``.local`` when its attention is windowed; of a
-    model with a pattern its sub-blocks, as ``M-``."""
-    if arch.pattern:
-        return list(arch.layer_blocks)
-    kinds: list[str] = []
-    for i in range(arch.n_layers):
-        after = i - arch.moe.first_dense if arch.moe is not None else -1
-        moe = arch.moe is not None and after >= 0 and after % arch.moe.every == arch.moe.every - 1
-        is_global = arch.window is None or (arch.global_every is not None and (i + 1) % arch.global_every == 0)
-        kinds.append(("moe" if moe else "dense") + ("" if is_global else ".local"))
-    return kinds
-
-
-@lru_cache(maxsize=64)
-def leading_layers(arch: Architecture) -> int:
-    """Dense layers before the first layer with experts, where no later layer is dense; otherwise 0."""
-    if arch.moe is None or not arch.moe.first_dense:
-        return 0
-    kinds, lead = layer_kinds(arch), arch.moe.first_dense
-    return lead if set(kinds[:lead]) == {"dense"} and "dense" not in kinds[lead:] else 0
-
-
 @lru_cache(maxsize=64)
 def _layer_counts(arch: Architecture) -> Mapping[str, int]:
     """Layers of each kind, in the order in which kinds appear."""
@@ -70,7 +48,7 @@ def transformer_tables(arch: Architecture, point: Point) -> TransformerTables:
     tables: dict[str, OpTable] = {}
     for kind in counts:
         rows = Rows(OpTableBuilder(), point)
-        layer_of_kind(rows, arch, kind)
+        layer(rows, arch, kind)
         tables[kind] = rows.to.build()
     ends: list[OpTable] = []
     for write in (embedding, head):
@@ -85,7 +63,7 @@ def _encoder_table(arch: Architecture, point: Point) -> OpTable | None:
     if arch.encoder is None:
         return None
     rows = Rows(OpTableBuilder(), replace(point, seq_len=arch.encoder.seq_len))
-    layer_of_kind(rows, encoder_side(arch, arch.encoder), "dense")
+    layer(rows, encoder_side(arch, arch.encoder), "dense")
     return rows.to.build()
 
 

@@ -18,12 +18,12 @@ from numpy.typing import NDArray
 
 from gpuwise.dtypes import TENSOR_BYTES
 from gpuwise.facts.models.architecture import Architecture
+from gpuwise.workload.blocks.kinds import layer_kinds
+from gpuwise.workload.blocks.point import Point
 from gpuwise.workload.capture.record.capture import I64, Capture, Category, OpFlag, Settings, Signature, StepSpan, TensorSpec
 from gpuwise.workload.step import Kind, Phase
 from gpuwise.workload.transformer.eager import Network
-from gpuwise.workload.transformer.point import Point
 from gpuwise.workload.transformer.repetition import Borders, Columns, columns_of, period_of, repeated, repeated_spans
-from gpuwise.workload.transformer.tables import layer_kinds
 from gpuwise.workload.transformer.tape import Mark, Shape, Tape, Value
 
 N_STEPS = 2

@@ -1,4 +1,4 @@
-"""Rows of a state-space mixer: projection in, causal convolution, recurrence over the sequence, gated norm, projection out.
+"""A state-space mixer: projection in, causal convolution, recurrence over the sequence, gated norm, projection out.
 
 Per token of a rank, with I channels, N numbers of state a channel, h heads in G groups and chunks of Q tokens (all but N and
 Q over the tensor group), Mamba-2's forward (state-space duality, arXiv 2405.21060 section 6; mamba_ssm ops/triton/ssd_*.py)
@@ -15,9 +15,9 @@ the recurrence's and the projection's inputs: everything between runs again (``m
 from __future__ import annotations
 
 from gpuwise.facts.models.architecture import Architecture, Mamba
+from gpuwise.workload.blocks.block import Block
+from gpuwise.workload.blocks.rows import BWD, FWD, Rows, tensor_parallel_enter, tensor_parallel_leave
 from gpuwise.workload.step import Kind
-from gpuwise.workload.transformer.blocks import BWD, FWD, Rows
-from gpuwise.workload.transformer.layers import tensor_parallel_enter, tensor_parallel_leave
 
 STATE_BYTES = 4.0
 """Of a number of the recurrent state, which is kept in fp32."""
@@ -27,52 +27,101 @@ CHUNK_KERNELS = (5.0, 11.0)
 """Kernels of the chunked recurrence, forward and backward (mamba_ssm ops/triton/ssd_combined.py)."""
 
 
-def mixer(rows: Rows, arch: Architecture, mamba: Mamba) -> None:
-    """The mixer on this rank's channels; the norm before it and the residual are the layer's."""
-    p = rows.point
-    inner, conv = max(1, mamba.inner // p.tp), _split(mamba.conv_width, mamba, p.tp)
-    heads, width = mamba.heads // p.tp, inner + conv + mamba.heads // p.tp
-    tensor_parallel_enter(rows, "mamba", arch.hidden)
-    saved_tokens = p.shard_tokens if p.stack.regathers_input else p.tokens
-    rows.linear("mamba.in_proj", p.tokens, arch.hidden, width, bias=mamba.projection_bias, saved_tokens=saved_tokens)
-    if p.cp > 1:  # sequence for channels and back (Megatron-Core ssm/mamba_context_parallel.py)
-        for phase, ending in ((FWD, ""), (BWD, ".backward")):
-            rows.collective(f"cp.all_to_all.mamba{ending}", p.tokens * (width + inner) * p.element_bytes, phase)
-    elements = float(p.tokens * conv)
-    rows.to.add(
-        "mamba.conv",
-        Kind.MEMORY,
-        FWD,
-        p.dtype,
-        (p.tokens, conv, mamba.conv),
-        flop=2.0 * elements * mamba.conv,
-        read_bytes=elements * p.element_bytes,
-        written_bytes=elements * p.element_bytes,
-        saved=p.tokens * width * p.element_bytes,
-        family="state_space",
-        kernel="causal_conv",
-    )
-    rows.to.add(
-        "mamba.conv.backward",
-        Kind.MEMORY,
-        BWD,
-        p.dtype,
-        (p.tokens, conv, mamba.conv),
-        flop=4.0 * elements * mamba.conv,
-        read_bytes=2.0 * elements * p.element_bytes,
-        written_bytes=elements * p.element_bytes,
-        n_kernels=2.0,  # and once more the forward
-        family="state_space",
-        kernel="causal_conv",
-    )
-    if mamba.heads:
-        _chunked(rows, mamba, inner, heads, conv - inner)
-        if mamba.gated_norm:
-            _gated_norm(rows, inner)
-    else:
-        _channels(rows, mamba, inner)
-    rows.linear("mamba.out_proj", p.tokens, inner, arch.hidden, bias=mamba.projection_bias)
-    tensor_parallel_leave(rows, "mamba", arch.hidden)
+class StateSpace(Block):
+    """A mixer on this rank's channels."""
+
+    where = "mamba"
+    divided_as = "mixer"
+
+    def parameters(self, arch: Architecture) -> dict[str, int]:
+        return {"mixer": _weights(arch.hidden, _mamba(arch))}
+
+    def products(self, arch: Architecture) -> list[tuple[str, int, int]]:
+        h, m = arch.hidden, _mamba(arch)
+        ends = [("in_proj", h, m.in_width), ("out_proj", m.inner, h)]
+        if m.heads:
+            return ends
+        return [*ends, ("x_proj", m.inner, m.dt_rank + 2 * m.state), ("dt_proj", m.dt_rank, m.inner)]
+
+    def fused_rows(self, rows: Rows, arch: Architecture) -> None:
+        mamba = _mamba(arch)
+        p = rows.point
+        inner, conv = max(1, mamba.inner // p.tp), _split(mamba.conv_width, mamba, p.tp)
+        heads, width = mamba.heads // p.tp, inner + conv + mamba.heads // p.tp
+        tensor_parallel_enter(rows, "mamba", arch.hidden)
+        saved_tokens = p.shard_tokens if p.stack.regathers_input else p.tokens
+        rows.linear("mamba.in_proj", p.tokens, arch.hidden, width, bias=mamba.projection_bias, saved_tokens=saved_tokens)
+        if p.cp > 1:  # sequence for channels and back (Megatron-Core ssm/mamba_context_parallel.py)
+            for phase, ending in ((FWD, ""), (BWD, ".backward")):
+                rows.collective(f"cp.all_to_all.mamba{ending}", p.tokens * (width + inner) * p.element_bytes, phase)
+        elements = float(p.tokens * conv)
+        rows.to.add(
+            "mamba.conv",
+            Kind.MEMORY,
+            FWD,
+            p.dtype,
+            (p.tokens, conv, mamba.conv),
+            flop=2.0 * elements * mamba.conv,
+            read_bytes=elements * p.element_bytes,
+            written_bytes=elements * p.element_bytes,
+            saved=p.tokens * width * p.element_bytes,
+            family="state_space",
+            kernel="causal_conv",
+        )
+        rows.to.add(
+            "mamba.conv.backward",
+            Kind.MEMORY,
+            BWD,
+            p.dtype,
+            (p.tokens, conv, mamba.conv),
+            flop=4.0 * elements * mamba.conv,
+            read_bytes=2.0 * elements * p.element_bytes,
+            written_bytes=elements * p.element_bytes,
+            n_kernels=2.0,  # and once more the forward
+            family="state_space",
+            kernel="causal_conv",
+        )
+        if mamba.heads:
+            _chunked(rows, mamba, inner, heads, conv - inner)
+            if mamba.gated_norm:
+                _gated_norm(rows, inner)
+        else:
+            _channels(rows, mamba, inner)
+        rows.linear("mamba.out_proj", p.tokens, inner, arch.hidden, bias=mamba.projection_bias)
+        tensor_parallel_leave(rows, "mamba", arch.hidden)
+
+    def state_bytes(self, arch: Architecture, tp: int) -> float:
+        """The state in fp32 and the last inputs of the convolution in 16 bits (vllm
+        model_executor/layers/mamba/mamba_utils.py), over the tensor group."""
+        m = _mamba(arch)
+        shared = (m.conv_width - m.inner) / min(tp, m.groups)
+        return m.inner / tp * m.state * 4.0 + (m.inner / tp + shared) * (m.conv - 1) * 2.0
+
+    def trained_parts(self, arch: Architecture) -> tuple[int, ...]:
+        """Megatron-Core ssm/mamba_mixer.py: heads and groups are split evenly."""
+        m = _mamba(arch)
+        return (m.groups if m.heads else m.inner,)
+
+    def served_parts(self, arch: Architecture) -> tuple[int, ...]:
+        m = _mamba(arch)
+        return (m.heads or m.inner,)
+
+
+def _mamba(arch: Architecture) -> Mamba:
+    assert arch.mamba is not None
+    return arch.mamba
+
+
+def _weights(hidden: int, m: Mamba) -> int:
+    """A state-space mixer: projections in and out, the convolution, and of the recurrence decay, skip and step (of
+    each head in Mamba-2; in Mamba of each channel, with the projections that make step, B and C from it)."""
+    total = hidden * m.in_width + m.inner * hidden + (m.in_width + hidden if m.projection_bias else 0)
+    total += m.conv_width * (m.conv + int(m.conv_bias))
+    if m.heads:
+        return total + 3 * m.heads + (m.inner if m.gated_norm else 0)
+    total += m.inner * (m.dt_rank + 2 * m.state) + m.dt_rank * m.inner + m.inner
+    total += m.inner * m.state + m.inner
+    return total + (m.dt_rank + 2 * m.state if m.parameter_norms else 0)
 
 
 def _split(conv_width: int, mamba: Mamba, tp: int) -> int:

@@ -12,11 +12,11 @@ from gpuwise.predict.memory.kv_cache import PAGED, kv_cache_bytes, state_bytes
 from gpuwise.predict.step.training import estimate
 from gpuwise.serve.engines.engine import EngineConfig
 from gpuwise.serve.iteration import iteration_time
+from gpuwise.workload.blocks.point import Point
 from gpuwise.workload.stacks.stack import find_stack
 from gpuwise.workload.step import Phase
 from gpuwise.workload.strategy import Strategy
 from gpuwise.workload.transformer.parameters import count_parameters
-from gpuwise.workload.transformer.point import Point
 from gpuwise.workload.transformer.tables import model_flop_per_token, transformer_tables
 
 HYBRIDS = (

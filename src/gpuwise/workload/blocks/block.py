@@ -1,0 +1,42 @@
+"""What every kind of block answers: a kind is a class that overrides what it has."""
+
+from __future__ import annotations
+
+from gpuwise.facts.models.architecture import Architecture
+from gpuwise.workload.blocks.rows import Rows
+
+
+class Block:
+    """A kind of block. ``where`` is the first word of its rows' names, and of the norm and the residual around it."""
+
+    where = ""
+    divided_as = ""
+    """The rule of a layout that reports numbers which tensor ranks do not divide: ``heads``, ``mixer`` or ``ffn``."""
+
+    def parameters(self, arch: Architecture) -> dict[str, int]:
+        """Its weights, by the parts of ``LayerParameters``; without the norm before it."""
+        raise NotImplementedError
+
+    def products(self, arch: Architecture) -> list[tuple[str, int, int]]:
+        """(name, inputs, outputs) of each linear layer that may carry an adapter."""
+        return []
+
+    def fused_rows(self, rows: Rows, arch: Architecture) -> None:
+        """Its rows in the step table, on this rank; the norm before it and the residual are the layer's."""
+        raise NotImplementedError
+
+    def cache_elements(self, arch: Architecture, tp: int) -> float:
+        """Numbers that a token leaves in the cache of a rank."""
+        return 0.0
+
+    def state_bytes(self, arch: Architecture, tp: int) -> float:
+        """Bytes of the state of one sequence on a rank, however long the sequence is."""
+        return 0.0
+
+    def trained_parts(self, arch: Architecture) -> tuple[int, ...]:
+        """Numbers that the tensor ranks of a training divide."""
+        return ()
+
+    def served_parts(self, arch: Architecture) -> tuple[int, ...]:
+        """The same of the tensor group of an engine."""
+        return self.trained_parts(arch)

@@ -1,0 +1,88 @@
+"""Which blocks a layer is made of."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from functools import lru_cache
+
+from gpuwise.facts.models.architecture import Architecture
+from gpuwise.workload.blocks.attention import Attention
+from gpuwise.workload.blocks.block import Block
+from gpuwise.workload.blocks.cross_attention import CrossAttention
+from gpuwise.workload.blocks.experts import Experts
+from gpuwise.workload.blocks.latent_attention import LatentAttention
+from gpuwise.workload.blocks.mlp import Mlp
+from gpuwise.workload.blocks.state_space import StateSpace
+
+ATTENTION, WINDOWED = Attention(), Attention(windowed=True)
+LATENT, LATENT_WINDOWED = LatentAttention(), LatentAttention(windowed=True)
+CROSS, MLP, EXPERTS, STATE_SPACE = CrossAttention(), Mlp(), Experts(), StateSpace()
+
+
+def attention_of(arch: Architecture, *, windowed: bool = False) -> Attention:
+    """The attention of a plain transformer's layer."""
+    if arch.mla is not None:
+        return LATENT_WINDOWED if windowed else LATENT
+    return WINDOWED if windowed else ATTENTION
+
+
+def is_plain(kind: str) -> bool:
+    """Whether layers of ``kind`` are those of a plain transformer (a pattern's prediction blocks too), not words of a pattern."""
+    return kind.partition(".")[0] in ("dense", "moe")
+
+
+def blocks_of_letter(arch: Architecture, letter: str) -> tuple[Block, ...]:
+    """The blocks of a letter of :attr:`Architecture.pattern`; the outputs of several are summed."""
+    attention = attention_of(arch)
+    by_letter: dict[str, tuple[Block, ...]] = {
+        "M": (STATE_SPACE,),
+        "*": (attention,),
+        "P": (attention, STATE_SPACE),
+        "-": (MLP,),
+        "E": (EXPERTS,),
+    }
+    return by_letter[letter]
+
+
+def blocks_of_layer(arch: Architecture, kind: str) -> tuple[Block, ...]:
+    """Blocks of a layer of ``kind``: a word of the model's pattern, or ``dense`` or ``moe``, with suffix ``.local`` for windowed
+    attention."""
+    if not is_plain(kind):
+        return tuple(block for letter in kind for block in blocks_of_letter(arch, letter))
+    base, _, local = kind.partition(".")
+    mixing = (attention_of(arch, windowed=bool(local)), *((CROSS,) if arch.encoder is not None else ()))
+    return (*mixing, EXPERTS if base == "moe" and arch.moe is not None else MLP)
+
+
+def layer_kinds(arch: Architecture) -> list[str]:
+    """The kind of each layer from first to last: ``dense`` or ``moe``, with ``.local`` when its attention is windowed; of a
+    model with a pattern its sub-blocks, as ``M-``."""
+    if arch.pattern:
+        return list(arch.layer_blocks)
+    kinds: list[str] = []
+    for i in range(arch.n_layers):
+        after = i - arch.moe.first_dense if arch.moe is not None else -1
+        moe = arch.moe is not None and after >= 0 and after % arch.moe.every == arch.moe.every - 1
+        is_global = arch.window is None or (arch.global_every is not None and (i + 1) % arch.global_every == 0)
+        kinds.append(("moe" if moe else "dense") + ("" if is_global else ".local"))
+    return kinds
+
+
+@lru_cache(maxsize=64)
+def leading_layers(arch: Architecture) -> int:
+    """Dense layers before the first layer with experts, where no later layer is dense; otherwise 0."""
+    if arch.moe is None or not arch.moe.first_dense:
+        return 0
+    kinds, lead = layer_kinds(arch), arch.moe.first_dense
+    return lead if set(kinds[:lead]) == {"dense"} and "dense" not in kinds[lead:] else 0
+
+
+@lru_cache(maxsize=64)
+def block_counts(arch: Architecture) -> Mapping[Block, int]:
+    """How many layers of the main stack have each block."""
+    counts: Counter[Block] = Counter()
+    for kind, n in Counter(layer_kinds(arch)).items():
+        for block in blocks_of_layer(arch, kind):
+            counts[block] += n
+    return counts
