@@ -4,6 +4,7 @@ import dataclasses
 
 import pytest
 
+from gpuwise.cli.run.ranks import OTHERWISE, RankLayout
 from gpuwise.export.ranks import LAYOUT
 from gpuwise.plan.goal import Wishes
 from gpuwise.predict.columns import Columns
@@ -55,3 +56,9 @@ def test_ranks_have_the_layout_that_the_table_gives_them() -> None:
     for name, hint in Layout.__annotations__.items():
         if name in OPTIONS:
             assert hint == Strategy.__annotations__[name]
+
+
+def test_run_asks_for_what_the_table_gives_to_ranks() -> None:
+    assert {f.name for f in dataclasses.fields(RankLayout)} == {o.name or f for f, o in OPTIONS.items() if o.ranks} - set(
+        OTHERWISE
+    )

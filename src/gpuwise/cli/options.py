@@ -21,6 +21,7 @@ from gpuwise.units import (
     parse_count,
     parse_duration,
 )
+from gpuwise.workload.fields import Option
 from gpuwise.workload.strategy import COLUMNS, NEUTRAL, OPTIONS
 
 LARGEST_WHOLE = 10**12
@@ -200,15 +201,13 @@ WIDEST = 24
 """Characters of choices that stand beside an option; more are in its text."""
 
 
-def _group() -> type[Any]:
-    """A dataclass of the table's options (:mod:`gpuwise.workload.fields`), each None where it is not given."""
+def options_of(table: Mapping[str, Option], name: str, doc: str) -> type[Any]:
+    """A dataclass of the options of ``table`` (:mod:`gpuwise.workload.fields`), each None where it is not given."""
     types: Mapping[type, Any] = {bool: bool, int: Whole, str: str, tuple: str}
     made: list[tuple[str, Any, None]] = []
-    for field, o in OPTIONS.items():
-        if not o.help:
-            continue
+    for field, o in table.items():
         beside = "|".join(o.choices)
-        more = "" if len(beside) <= WIDEST else f" One of {', '.join(o.choices)}."
+        more = "" if o.unit or len(beside) <= WIDEST else f" One of {', '.join(o.choices)}."
         kind = Parameter(
             help=o.help + more,
             metavar=o.unit or (beside if not more else "NAME"),
@@ -216,20 +215,21 @@ def _group() -> type[Any]:
             negative=None if o.negative else "",
         )
         made.append((o.name or field, Annotated[types[type(getattr(NEUTRAL, field))] | None, kind], None))
-    namespace = {"__module__": __name__, "__doc__": "Parts of the strategy to hold fast."}
-    return Parameter(name="*")(make_dataclass("LayoutOptions", made, namespace=namespace, frozen=True, slots=True))
+    namespace = {"__module__": __name__, "__doc__": doc}
+    return Parameter(name="*")(make_dataclass(name, made, namespace=namespace, frozen=True, slots=True))
 
 
 if TYPE_CHECKING:
 
     @dataclass(frozen=True, init=False)
     class LayoutOptions:
-        """Parts of the strategy to hold fast."""
+        """Options of the table as they were given."""
 
         def __init__(self, **given: Any) -> None: ...
         def __getattr__(self, name: str) -> Any: ...
 else:
-    LayoutOptions = _group()
+    _ASKED = {field: o for field, o in OPTIONS.items() if o.help}
+    LayoutOptions = options_of(_ASKED, "LayoutOptions", "Parts of the strategy to hold fast.")
 
 
 LEFT_OPEN, NOTHING_FIXED = Training(), LayoutOptions()

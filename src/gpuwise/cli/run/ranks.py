@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from gpuwise.cli.options import Duration, Whole
+from gpuwise.cli.options import Duration, LayoutOptions, Whole, options_of
 from gpuwise.errors import InputError
 from gpuwise.files import check_file
 from gpuwise.workload.strategy import OPTIONS
@@ -26,6 +26,36 @@ HUGGING_FACE = "hf:"
 HERE = "here"
 
 
+OTHERWISE = ("dp", "optimizer", "recompute_every", "offload_optimizer", "offload_activations")
+"""Fields that ``--ranks``, the function itself and ``--offload`` decide here."""
+HERE_ONLY: Mapping[str, Mapping[str, Any]] = {
+    "sharding": {
+        "help": "Data-parallel sharding: DDP (none), FSDP2 (zero2, zero3) or groups (hybrid).",
+        "choices": ("none", "zero2", "zero3", "hybrid"),
+        "usual": "none",
+    },
+    "shard_group": {"help": "With hybrid: the ranks that hold one copy.", "usual": ""},
+    "pp": {"help": "Pipeline parallel degree: stages of repeated layers (1F1B)."},
+    "cp": {"help": "Context parallel degree: ranks that share rows of tokens (causal models of Transformers)."},
+    "ep": {"help": "Expert parallel degree: data-parallel ranks that hold a part of the experts each (models of Transformers)."},
+    "precision": {"help": "Format of the matrix products.", "choices": ("fp32", "tf32", "bf16"), "usual": "fp32"},
+    "recompute": {
+        "help": "full: repeated blocks are computed again in the backward pass; or names of modules: blocks.0,blocks.2.mlp.",
+        "unit": "none|full|NAMES",
+        "usual": "none",
+    },
+    "micro_batch": {"help": "Samples that a rank computes at once.", "unit": "SAMPLES"},
+    "quantized_base": {"help": "As --lora, the frozen weights in 4 bits (bitsandbytes)."},
+}
+"""What is another for ranks than for a plan."""
+ASKED = {f: replace(o, **HERE_ONLY.get(f, {})) for f, o in OPTIONS.items() if o.ranks and f not in OTHERWISE}
+if TYPE_CHECKING:
+    RankLayout = LayoutOptions
+else:
+    RankLayout = options_of(ASKED, "RankLayout", "The layout of the ranks.")
+FREE = RankLayout()
+
+
 @Parameter(name="*")
 @dataclass(frozen=True, slots=True)
 class OnRanks:
@@ -35,42 +65,19 @@ class OnRanks:
     """What `gpuwise plan --json` printed: its layout, precision and batch."""
     ranks: Whole | None = None
     """Processes of this machine to train on, a GPU each where there are any."""
-    sharding: Annotated[str | None, Parameter(metavar="none|zero2|zero3|hybrid")] = None
-    """none (DDP), zero2, zero3 (FSDP2) or hybrid."""
-    shard_group: Whole | None = None
-    """With hybrid: the ranks that hold one copy."""
-    tp: Whole | None = None
-    """Tensor parallel degree."""
-    pp: Whole | None = None
-    """Pipeline parallel degree: stages of repeated layers (1F1B)."""
-    cp: Whole | None = None
-    """Context parallel degree: ranks that share rows of tokens (causal models of Transformers)."""
-    ep: Whole | None = None
-    """Expert parallel degree: data-parallel ranks that hold a part of the experts each (models of Transformers)."""
-    precision: Annotated[str | None, Parameter(show_default="fp32", metavar="fp32|tf32|bf16")] = None
-    """fp32, tf32 or bf16."""
-    recompute: Annotated[str | None, Parameter(metavar="none|full|NAMES")] = None
-    """none, full (repeated blocks are computed again in the backward pass), or names of modules: blocks.0,blocks.2.mlp."""
+    layout: RankLayout = FREE
     offload: Annotated[str | None, Parameter(metavar="WHAT")] = None
     """To the host's memory: optimizer (with the weights, by FSDP2), activations, or both: optimizer,activations."""
     compress: Annotated[str | None, Parameter(metavar="fp16|powersgd")] = None
     """Gradients of DDP: fp16 (another precision) or powersgd (another training)."""
     lora: Annotated[bool, Parameter(negative="")] = False
     """Train adapters of a low rank beside frozen weights (PEFT)."""
-    lora_rank: Annotated[Whole | None, Parameter(show_default="16")] = None
-    """Rank of the adapters."""
-    lora_targets: Annotated[str | None, Parameter(show_default="all-linear", metavar="LAYERS")] = None
-    """Linear layers with adapters: all-linear, attention, mlp, or names: q_proj,v_proj."""
-    qlora: Annotated[bool, Parameter(negative="")] = False
-    """As --lora, the frozen weights in 4 bits (bitsandbytes)."""
     prune: Annotated[str | None, Parameter(metavar="SHARE")] = None
     """Share of each layer's weights that become and stay zeros: 0.5, or 2:4 on GPUs that skip these (another training)."""
     teacher: Annotated[str | None, Parameter(metavar="FILE.py:FUNCTION")] = None
     """FILE.py:function that returns a module, or hf:folder: the model is drawn to its logits too (another training)."""
     global_batch: Whole | None = None
     """Samples a step, over all ranks."""
-    micro_batch: Whole | None = None
-    """Samples that a rank computes at once."""
     set: Annotated[tuple[str, ...], Parameter(metavar="KEY=VALUE", negative="")] = ()
     """Another keyword of the function, as key=value."""
     workers: Annotated[int, Parameter(metavar="N")] = 0
@@ -130,8 +137,6 @@ def run_on_ranks(
 
     require("torch", "training on ranks")
     if script.endswith(".json") and given.plan is None and arguments:
-        from dataclasses import replace
-
         given, script, arguments = replace(given, plan=Path(script)), arguments[0], arguments[1:]
     whole = not is_function(script)
     if whole:
@@ -243,7 +248,7 @@ def _check_script(script: str, options: OnRanks, *, epochs: float | None, total_
         "--set": options.set,
         "--workers": options.workers,
         "--save-every": options.save_every,
-        "--micro-batch": options.micro_batch,
+        "--micro-batch": options.layout.micro_batch,
         "--prune": options.prune,
         "--teacher": options.teacher,
         "--epochs": epochs,
@@ -317,17 +322,18 @@ def _layout(options: OnRanks, job: Job | None) -> Layout:
 
     if job is not None:
         layout = layout_of(job.strategy, shard_group(job))
-        for name in (*_named(options), "ranks", "offload", "compress", "lora", "qlora", "lora_rank", "lora_targets"):
-            if name != "micro_batch" and getattr(options, name) not in (None, False):
+        own = {name: getattr(options, name) for name in ("ranks", "offload", "compress", "lora")}
+        for name, value in {**own, **{name: value for name, (_, value) in _named(options).items()}}.items():
+            if name != "micro_batch" and value not in (None, False):
                 raise InputError(f"--{name.replace('_', '-')} is in the plan already", hint="leave it out, or plan again with it")
-        if options.global_batch is not None or options.micro_batch is not None:
+        if options.global_batch is not None or options.layout.micro_batch is not None:
             layout = msgspec.structs.replace(
                 layout,
                 global_batch=options.global_batch or layout.global_batch,
-                micro_batch=options.micro_batch or layout.micro_batch,
+                micro_batch=options.layout.micro_batch or layout.micro_batch,
             )
         return checked(layout)
-    n, tp, pp, cp = options.ranks or len(gpus_here()) or 1, options.tp or 1, options.pp or 1, options.cp or 1
+    n, tp, pp, cp = options.ranks or len(gpus_here()) or 1, options.layout.tp or 1, options.layout.pp or 1, options.layout.cp or 1
     if n % (tp * pp * cp):
         words = f"--tp {tp} x --pp {pp}" + (f" x --cp {cp}" if cp > 1 else "")
         raise InputError(f"{words} do not divide {n} ranks", hint=f"--ranks {tp * pp * cp * max(n // (tp * pp * cp), 1)}")
@@ -335,34 +341,31 @@ def _layout(options: OnRanks, job: Job | None) -> Layout:
     offload = {word.strip() for word in (options.offload or "").split(",") if word.strip()}
     if offload - {"optimizer", "activations"}:
         raise InputError(f"--offload {options.offload}", hint="--offload optimizer, activations, or optimizer,activations")
-    batch = options.global_batch or (options.micro_batch or 8) * dp
+    batch = options.global_batch or (options.layout.micro_batch or 8) * dp
     asked: dict[str, Any] = {field: value for field, value in _named(options).values() if value is not None}
-    asked |= {"dp": dp, "micro_batch": options.micro_batch or -(-batch // dp), "global_batch": batch}
+    asked |= _adapters(options)
+    asked |= {"dp": dp, "micro_batch": options.layout.micro_batch or -(-batch // dp), "global_batch": batch}
     asked |= {"offload_optimizer": "optimizer" in offload, "offload_activations": "activations" in offload}
-    return checked(Layout(**asked, compress=options.compress or "none", **_adapters(options)))
+    return checked(Layout(**asked, compress=options.compress or "none"))
 
 
 def _named(options: OnRanks) -> dict[str, tuple[str, Any]]:
-    """By option of the table that is asked for here: the field, and its value as given; without those of :func:`_adapters`."""
-    spelled = {o.name or field: field for field, o in OPTIONS.items() if o.ranks and field not in ADAPTERS}
-    return {name: (field, getattr(options, name)) for name, field in spelled.items() if hasattr(options, name)}
-
-
-ADAPTERS = ("lora_rank", "lora_targets", "quantized_base")
+    """By option of the table that is asked for here: the field, and its value as given."""
+    return {o.name or field: (field, getattr(options.layout, o.name or field)) for field, o in ASKED.items()}
 
 
 def _adapters(options: OnRanks) -> dict[str, Any]:
     from gpuwise.workload.adapters import split_targets
     from gpuwise.workload.changes.strategy import LORA_RANK
 
-    if options.lora and options.qlora:
+    if options.lora and options.layout.qlora:
         raise InputError("--lora and --qlora are two ways", hint="--qlora for 4-bit frozen weights, --lora for others")
-    if not (options.lora or options.qlora):
-        if options.lora_rank is not None or options.lora_targets is not None:
+    if not (options.lora or options.layout.qlora):
+        if options.layout.lora_rank is not None or options.layout.lora_targets is not None:
             raise InputError("--lora-rank and --lora-targets are of adapters", hint="add --lora or --qlora")
         return {}
-    targets = {} if options.lora_targets is None else {"lora_targets": split_targets(options.lora_targets)}
-    return {"lora_rank": options.lora_rank or LORA_RANK, "quantized_base": options.qlora, **targets}
+    targets = {} if options.layout.lora_targets is None else {"lora_targets": split_targets(options.layout.lora_targets)}
+    return {"lora_rank": options.layout.lora_rank or LORA_RANK, "quantized_base": bool(options.layout.qlora), **targets}
 
 
 def _check_here(layout: Layout, job: Job | None, options: OnRanks) -> None:
