@@ -152,7 +152,8 @@ def point_costs(
     timed: Collection[int] | None = None,
 ) -> PointCosts:
     """Evaluate every point's tables in one pass over the kernel model and the collectives; the latest are remembered. Where
-    operations are timed one by one, which takes long, only the points ``timed`` (positions; None: all) have times, the others NaN.
+    operations are timed one by one, which takes long, only the points ``timed`` (positions; None: all) have times, the others
+    NaN.
     """
     if all(p.stack.per_op for p in points):
         from gpuwise.predict.step.per_op import described  # other stacks need no model of single operations
@@ -185,7 +186,9 @@ def _point_costs(
     )
 
 
-def _per_op_costs(arch: Architecture, points: Sequence[Point], accelerator: Accelerator, timed: Collection[int] | None) -> PointCosts:
+def _per_op_costs(
+    arch: Architecture, points: Sequence[Point], accelerator: Accelerator, timed: Collection[int] | None
+) -> PointCosts:
     """Costs of points whose operations are timed one by one: the same on one accelerator and on several."""
     from gpuwise.predict.step.per_op import UNTIMED, point_sums
 
