@@ -27,10 +27,11 @@ from gpuwise.facts.models.convnets import ConvNet
 from gpuwise.facts.models.denoisers import Denoiser
 from gpuwise.pick.jobs import DAY_S, PEAK_OVER_MEAN
 from gpuwise.pick.outcomes import CHANGED, SAME
-from gpuwise.plan.defaults import default_precision
 from gpuwise.predict.comm.collectives import curve
 from gpuwise.predict.estimate import Estimate
 from gpuwise.predict.kernels.registry import kernel_times
+from gpuwise.predict.kernels.run_formats import default_precision
+from gpuwise.predict.kernels.single import reached
 from gpuwise.predict.memory.device import usable_bytes
 from gpuwise.serve.diffusion.generation import image_time, video_time
 from gpuwise.serve.diffusion.networks import MODELS
@@ -296,8 +297,6 @@ def _room(accelerator: Accelerator) -> float:
 
 def _images_per_s(denoiser: Denoiser, cluster: Cluster) -> Estimate:
     """One after the other on one accelerator."""
-    from gpuwise.pick.compare.facts import reached  # here: other jobs need none of the comparison
-
     if denoiser.network:
         steps = denoiser.evaluations // MODELS[denoiser.network].passes
         one = with_count(cluster.system, 1)

@@ -38,9 +38,9 @@ from gpuwise.money.power import cluster_power
 from gpuwise.pick.candidates import ways
 from gpuwise.pick.forward import TooLargeToRun, batches_that_fit, forward_on, image_job, passage_bytes
 from gpuwise.pick.limits import Limits
-from gpuwise.plan.defaults import default_precision
 from gpuwise.predict.estimate import Z80, Basis, Estimate
 from gpuwise.predict.kernels.registry import kernel_times
+from gpuwise.predict.kernels.run_formats import default_precision
 from gpuwise.serve.engines.engine import EngineConfig, engine_runs
 from gpuwise.serve.formats import weight_bytes
 from gpuwise.serve.images import server_adds_s

@@ -20,10 +20,11 @@ from gpuwise.errors import InputError, UnpredictableError
 from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.facts.hardware.systems import default_system, with_count
 from gpuwise.facts.models.architecture import Architecture
-from gpuwise.pick.compare.facts import reached, streamed
+from gpuwise.pick.compare.facts import streamed
 from gpuwise.predict.kernels.conditions import Conditions
 from gpuwise.predict.kernels.memory_bound import cache_rate
 from gpuwise.predict.kernels.registry import kernel_times
+from gpuwise.predict.kernels.single import reached
 from gpuwise.serve.engines.engine import EngineConfig
 from gpuwise.serve.iteration import one_iteration, product_work
 from gpuwise.workload.blocks.point import Point

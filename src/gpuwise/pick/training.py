@@ -19,12 +19,13 @@ from gpuwise.facts.models.architecture import Architecture
 from gpuwise.pick.jobs import ModelJob
 from gpuwise.pick.outcomes import CHANGED, SAME
 from gpuwise.plan.changes.remedies import changed
-from gpuwise.plan.defaults import FROZEN_BYTES, default_precision
+from gpuwise.plan.defaults import FROZEN_BYTES
 from gpuwise.plan.explain import layout
 from gpuwise.plan.goal import Wishes, make_goal
 from gpuwise.plan.hardware import BEST_MFU
 from gpuwise.plan.promise import promised
 from gpuwise.plan.space.search import Fastest, find_fastest, no_layout
+from gpuwise.predict.kernels.run_formats import default_precision
 from gpuwise.predict.memory.device import usable_bytes
 from gpuwise.predict.step.training import TrainingEstimate
 from gpuwise.workload.blocks.point import NF4_BYTES_PER_PARAMETER

@@ -169,18 +169,6 @@ def unfused_attention(stack: str, accelerator: Accelerator, year: int | None = N
     return ""
 
 
-def default_precision(accelerator: Accelerator) -> tuple[str, str]:
-    """Format of the matrix products and why: bf16 where there is one, fp16 with loss scaling before it."""
-    for precision, why in (
-        ("bf16", "the usual format"),
-        ("fp16", "it has no bf16"),
-        ("tf32", "it has no 16-bit rate"),
-    ):
-        if precision in accelerator.peak_flop_per_s:
-            return precision, why
-    return "fp32", "it has no matrix rate below it"
-
-
 def default_stack(
     arch: Architecture,
     cluster: Cluster,

@@ -16,13 +16,13 @@ from gpuwise.plan.defaults import (
     FROZEN_BYTES,
     batch_for_devices,
     default_global_batch,
-    default_precision,
     default_seq_len,
     default_stack,
     published_run,
     todays_year,
     unfused_attention,
 )
+from gpuwise.predict.kernels.run_formats import default_precision
 from gpuwise.units import LARGEST_COUNT, LONGEST_SEQUENCE
 from gpuwise.workload.adapters import DEFAULT_TARGETS, adapted_products
 from gpuwise.workload.blocks.point import NF4_BYTES_PER_PARAMETER

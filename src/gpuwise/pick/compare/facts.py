@@ -18,10 +18,9 @@ from gpuwise.money.cost import STALE_DAYS, Price, price_of
 from gpuwise.pick.compare.rows import Better, Cell, FigureRow, Subject, find_row, say
 from gpuwise.predict.estimate import Estimate
 from gpuwise.predict.kernels import single
+from gpuwise.predict.kernels.single import SIDE, reached
 from gpuwise.units import GIB, GIGA, PETA, TERA
 
-SIDE = 8192
-"""Rows, columns and depth of the large product that stands for what arithmetic reaches."""
 STREAM_BYTES = 4.0 * GIB
 """A stream no cache holds."""
 RATES = ("fp32", "tf32", "fp16", "bf16", "fp8", "fp4", "int8")
@@ -39,18 +38,6 @@ def work_dtype(accelerators: Sequence[Accelerator]) -> str:
     """The format that accelerators are compared in: bf16, or fp16 where one has no bf16 and all have fp16 (V100, T4)."""
     have = [set(a.peak_flop_per_s) for a in accelerators]
     return next((d for d in (WORK_DTYPE, "fp16") if all(d in rates for rates in have)), WORK_DTYPE)
-
-
-def reached(accelerator: Accelerator, dtype: str) -> Estimate | None:
-    """FLOP/s of a square product of :data:`SIDE` in a long run, at most the peak; None where no kernel can be
-    predicted."""
-    try:
-        time = single.matmul(accelerator, dtype, SIDE, SIDE, SIDE)
-    except (UnpredictableError, LookupError):
-        return None
-    peak = max(accelerator.peak(dtype), accelerator.fp32_matrix_flop_per_s or 0.0) if dtype == "fp32" else accelerator.peak(dtype)
-    rate = Estimate.from_log_sigma(2.0 * SIDE**3 / float(time.time_s[0]), float(time.log_sigma[0]), time.basis)
-    return Estimate(rate.low, min(rate.expected, peak), min(rate.high, peak), rate.basis)
 
 
 def streamed(accelerator: Accelerator) -> Estimate:

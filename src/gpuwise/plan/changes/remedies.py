@@ -19,7 +19,6 @@ from gpuwise.facts.hardware.systems import Cluster
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.plan.answer import Fit, OtherHardware
 from gpuwise.plan.changes.remedy import Remedy, remedy_of, remedy_order
-from gpuwise.plan.defaults import default_precision
 from gpuwise.plan.goal import Goal, Wishes, as_asked, make_goal, usual_recompute
 from gpuwise.plan.larger import known_price, larger_hardware
 from gpuwise.plan.promise import promised
@@ -27,6 +26,7 @@ from gpuwise.plan.space.rules import check_strategy
 from gpuwise.plan.space.search import completed, estimate_all, find_in, setting_of
 from gpuwise.plan.space.strategies import default_space, divisors
 from gpuwise.predict.columns import base_of
+from gpuwise.predict.kernels.run_formats import default_precision
 from gpuwise.predict.practice import practice_of
 from gpuwise.predict.step.training import TrainingEstimate, estimates
 from gpuwise.workload.changes.change import Change

@@ -54,3 +54,15 @@ def run_format(accelerator: Accelerator, dtype: str, *, emulated: bool = True) -
     if dtype in ("i8", "u8"):
         return "int8" if "int8" in rates else "fp32"
     return dtype if dtype in rates else "fp32"
+
+
+def default_precision(accelerator: Accelerator) -> tuple[str, str]:
+    """Format of the matrix products and why: bf16 where there is one, fp16 with loss scaling before it."""
+    for precision, why in (
+        ("bf16", "the usual format"),
+        ("fp16", "it has no bf16"),
+        ("tf32", "it has no 16-bit rate"),
+    ):
+        if precision in accelerator.peak_flop_per_s:
+            return precision, why
+    return "fp32", "it has no matrix rate below it"

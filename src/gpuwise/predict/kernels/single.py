@@ -7,13 +7,17 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from gpuwise.errors import UnpredictableError
 from gpuwise.facts.hardware.accelerators import Accelerator
+from gpuwise.predict.estimate import Estimate
 from gpuwise.predict.kernels.conditions import STEP, Conditions
 from gpuwise.predict.kernels.kernel_time import KernelTime
 from gpuwise.predict.kernels.registry import kernel_times
 from gpuwise.workload.step import CAUSAL, FUSED_ATTENTION, Kind, OpTableBuilder, Phase
 
 F64 = NDArray[np.float64]
+SIDE = 8192
+"""Rows, columns and depth of the large product that stands for what arithmetic reaches."""
 
 
 def matmul(
@@ -34,6 +38,18 @@ def matmul(
         b, m_, n_, k_ = (int(x) for x in one)
         table.add("product", Kind.MATMUL, Phase.FORWARD, dtype, (b, m_, n_, k_), flop=2.0 * b * m_ * n_ * k_, kernel="tn")
     return _times(table, accelerator, conditions)
+
+
+def reached(accelerator: Accelerator, dtype: str) -> Estimate | None:
+    """FLOP/s of a square product of :data:`SIDE` in a long run, at most the peak; None where no kernel can be
+    predicted."""
+    try:
+        time = matmul(accelerator, dtype, SIDE, SIDE, SIDE)
+    except (UnpredictableError, LookupError):
+        return None
+    peak = max(accelerator.peak(dtype), accelerator.fp32_matrix_flop_per_s or 0.0) if dtype == "fp32" else accelerator.peak(dtype)
+    rate = Estimate.from_log_sigma(2.0 * SIDE**3 / float(time.time_s[0]), float(time.log_sigma[0]), time.basis)
+    return Estimate(rate.low, min(rate.expected, peak), min(rate.high, peak), rate.basis)
 
 
 def attention(
