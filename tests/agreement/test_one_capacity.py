@@ -12,9 +12,8 @@ from gpuwise.cli.app import run
 from gpuwise.facts.hardware.naming import find_cluster
 from gpuwise.facts.models.catalogue import find_model
 from gpuwise.pick.compare.serving import serve_alike
-from gpuwise.pick.forward import TEXT_TOKENS, ForwardRate, encoder_job, forward_on, speech_job
-from gpuwise.pick.forward_load import batch_times, speech_times
 from gpuwise.pick.jobs import serving_job
+from gpuwise.pick.passes import ForwardRate, encoder_job, forward_on, speech_job
 from gpuwise.pick.serving import Service, serve_on
 from gpuwise.plan.one_model import decode
 from gpuwise.serve.capacity.configurations import Configuration
@@ -25,7 +24,8 @@ from gpuwise.serve.formats import FORMAT_OF_BITS
 from gpuwise.serve.load.load import Load
 from gpuwise.serve.load.targets import Target
 from gpuwise.serve.load.workloads import find_workload
-from gpuwise.serve.speech import TOKENS_PER_WINDOW, WINDOW_S
+from gpuwise.serve.passes.encoders import TEXT_TOKENS, Encoders
+from gpuwise.serve.passes.speech import TOKENS_PER_WINDOW, WINDOW_S, Speech
 
 Ask = Callable[..., Any]
 PROMPT, ANSWER = 1024, 129
@@ -131,7 +131,7 @@ def test_passages_and_speech_take_the_same_in_pick_and_capacity(on: str) -> None
     cluster, encoder, whisper = find_cluster(on), find_model("bert-large"), find_model("whisper-large-v3")
     embedding, speech = (forward_on(job, cluster) for job in (encoder_job(encoder, purpose="embed"), speech_job(whisper)))
     assert isinstance(embedding, ForwardRate) and isinstance(speech, ForwardRate)
-    full = batch_times(encoder, cluster, TEXT_TOKENS, "bf16").full_per_s * TEXT_TOKENS
+    full = Encoders().times(encoder, cluster, TEXT_TOKENS, None).full_per_s * TEXT_TOKENS
     assert embedding.items_per_s.expected == pytest.approx(full, rel=1e-9)
-    windows = speech_times(whisper, cluster, TOKENS_PER_WINDOW).full_per_s
+    windows = Speech().times(whisper, cluster, TOKENS_PER_WINDOW, None).full_per_s
     assert speech.items_per_s.expected == pytest.approx(windows * WINDOW_S, rel=1e-9)

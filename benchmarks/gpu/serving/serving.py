@@ -80,9 +80,9 @@ def predict() -> dict[str, Any]:
     from gpuwise.facts.hardware.naming import USUAL, find_cluster
     from gpuwise.facts.models.catalogue import find_model
     from gpuwise.facts.models.convnets import known_convnet
-    from gpuwise.pick.forward_load import batch_times, convnet_times, speech_times
     from gpuwise.serve.engines.engine import EngineConfig
     from gpuwise.serve.iteration import iteration_time, one_iteration
+    from gpuwise.serve.passes.capacity import kind_of
 
     cluster = find_cluster(ON, prefer=USUAL)
     system, config = cluster.system, EngineConfig()
@@ -114,13 +114,13 @@ def predict() -> dict[str, Any]:
         for batch in ENCODER_BATCHES:
             name = encoder_name(model, batch)
             if net is not None:
-                found[name] = {"batch_s": convnet_times(net, cluster, "bf16").of(batch)}
+                found[name] = {"batch_s": kind_of(net, "vision").times(net, cluster, 0, None).of(batch)}
             elif arch is not None and arch.encoder is not None:
-                found[name] = {"batch_s": speech_times(arch, cluster, tokens or 0).of(batch)}
+                found[name] = {"batch_s": kind_of(arch, "speech").times(arch, cluster, tokens or 0, None).of(batch)}
             elif arch is not None:
                 length = tokens or (arch.patches.n_tokens if arch.patches else 0)
                 kernels = one_iteration(arch, system, config, batch, length, length)
-                times = batch_times(arch, cluster, length, "bf16")
+                times = kind_of(arch, "embed").times(arch, cluster, length, None)
                 found[name] = {"batch_s": times.of(batch), "kernels_s": float(kernels.kernels_s[0])}
     found |= predict_clock(system.accelerator) | predict_steps(system)
     for rate, seconds in LOADS:
@@ -378,7 +378,7 @@ def measure_speech(rows: Rows, name: str) -> None:
     from transformers.modeling_outputs import BaseModelOutput
 
     from gpuwise.facts.models.catalogue import find_model
-    from gpuwise.serve.speech import PROMPT_TOKENS
+    from gpuwise.serve.passes.speech import PROMPT_TOKENS
 
     where, arch, tokens = device(), find_model(name), ENCODERS[name] or 0
     layers, width, heads, ffn = (2, 64, 4, 128) if rows.tiny else (arch.n_layers, arch.hidden, arch.heads, arch.ffn)

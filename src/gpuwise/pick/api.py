@@ -5,11 +5,11 @@ from __future__ import annotations
 import datetime
 from dataclasses import dataclass
 
-from gpuwise.pick.forward import ForwardJob
 from gpuwise.pick.jobs import ModelJob
 from gpuwise.pick.limits import Limits, check_limits
 from gpuwise.pick.outcomes import Outcome
 from gpuwise.pick.owning import Terms
+from gpuwise.pick.passes import ForwardJob
 from gpuwise.pick.ranking import Ranking, rank
 from gpuwise.pick.tries import Predictions, tries_of
 from gpuwise.pick.words import LeftOutGroup, default_words, groups, verdict

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import cast
 
 from gpuwise.pick.api import Pick
-from gpuwise.pick.forward import ForwardJob
 from gpuwise.pick.jobs import ModelJob
 from gpuwise.pick.limits import Limits
 from gpuwise.pick.outcomes import Outcome
+from gpuwise.pick.passes import ForwardJob
 from gpuwise.predict.estimate import to_document
 
 

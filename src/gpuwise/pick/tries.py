@@ -20,12 +20,12 @@ from gpuwise.pick.candidates import (
     placed,
     software_for,
 )
-from gpuwise.pick.forward import ForwardJob
-from gpuwise.pick.forward_tries import forward_tries
 from gpuwise.pick.jobs import ModelJob
 from gpuwise.pick.limits import Limits
 from gpuwise.pick.outcomes import TIGHT_SHARE, UNMEASURED, WIDER_BONUS, Outcome, friction, level, on_offer, too_brief
 from gpuwise.pick.owning import Bill, Terms, bill, least_bill_usd, resale_share
+from gpuwise.pick.pass_tries import forward_tries
+from gpuwise.pick.passes import ForwardJob
 from gpuwise.pick.ranking import Candidate, least_budget, time_limit_s, too_large
 from gpuwise.pick.serving import (
     Service,

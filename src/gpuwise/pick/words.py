@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from gpuwise.facts.offers.offer import offers_for
 from gpuwise.facts.offers.purchases import month_or_year
 from gpuwise.pick.candidates import CODES, Acquisition, Exclusion
-from gpuwise.pick.forward import ForwardJob
 from gpuwise.pick.jobs import ModelJob
 from gpuwise.pick.limits import Limits
 from gpuwise.pick.outcomes import CHANGED, WIDER_BONUS, Outcome
+from gpuwise.pick.passes import ForwardJob
 from gpuwise.pick.ranking import Ranking, T, alike, best_of
 from gpuwise.units import format_duration, format_number, format_usd, ordinal
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from gpuwise.calibrate.serving.diffusion import generations
-from gpuwise.serve.diffusion.generation import Generation
-from gpuwise.serve.diffusion.networks import MODELS, decoder_table, spread_table, step_table
+from gpuwise.serve.passes.diffusion.generation import Generation
+from gpuwise.serve.passes.diffusion.networks import MODELS, decoder_table, spread_table, step_table
 from gpuwise.workload.step import Kind
 
 FLUX, PIXART, SANA = (

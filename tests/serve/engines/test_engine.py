@@ -122,7 +122,6 @@ MAY_NAME = {
     "calibrate/": "columns of measured tables, and which fit is whose",
     "predict/comm/collectives.py": "libraries whose all-reduces were measured: keys of the coefficients",
     "cli/capacity/command.py": "the default of --engine, which help shows before the engines are loaded",
-    "cli/capacity/forward.py": "the default of --engine",
 }
 
 

@@ -1,4 +1,4 @@
-"""Published text-to-image and text-to-video latencies (ML.ENERGY) beside those predicted (:mod:`gpuwise.serve.diffusion`)."""
+"""Published text-to-image and text-to-video latencies (ML.ENERGY) and predicted ones (:mod:`gpuwise.serve.passes.diffusion`)."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from gpuwise.calibrate.scores import Scores
 from gpuwise.calibrate.tables import read_columns
 from gpuwise.errors import GpuwiseError
 from gpuwise.predict.coefficients import load_json
-from gpuwise.serve.diffusion.generation import Generation, generations_on
-from gpuwise.serve.diffusion.networks import MODELS
+from gpuwise.serve.passes.diffusion.generation import Generation, generations_on
+from gpuwise.serve.passes.diffusion.networks import MODELS
 
 TABLE = "serving/diffusion.csv"
 

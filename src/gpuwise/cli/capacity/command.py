@@ -14,7 +14,7 @@ from gpuwise.cli.reports import check_reports, write_report
 from gpuwise.errors import GpuwiseError, InputError, NoRoomError, UnknownNameError
 
 if TYPE_CHECKING:
-    from gpuwise.cli.capacity.forward import Passes
+    from gpuwise.cli.capacity.passes import Passes
     from gpuwise.facts.models.architecture import Architecture
     from gpuwise.facts.models.convnets import ConvNet
     from gpuwise.facts.models.denoisers import Denoiser
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from gpuwise.serve.load.targets import Target
 
 ARRIVALS = ("poisson", "gamma", "diurnal")
-FORWARD = ("embed", "rerank", "vision", "speech", "image", "video")
-"""Workloads of one forward pass a request: nothing is written."""
 OF_PASSES = ("workload", "slo", "rate", "max", "batching", "price", "provider", "context", "budget", "engine")
 """Options that mean something there."""
 LEAST_REQUESTS = 50
@@ -177,24 +175,25 @@ def capacity(
 
     from gpuwise.facts.models.architecture import Architecture
     from gpuwise.serve.capacity.answer import Question
+    from gpuwise.serve.passes.capacity import WORKLOADS, usual_workload
 
     check_reports(html)
     if asked.trace is None and (asked.workload or "").lower().endswith(TRACES):
         asked = replace(asked, workload=None, trace=Path(asked.workload or ""))
     arch = _served(model, asked.workload)
     if asked.workload is None:
-        asked = replace(asked, workload=_usual_workload(arch))
+        asked = replace(asked, workload=usual_workload(arch))
     _check_sent(sent)
-    if asked.batching is not None and asked.workload not in FORWARD:
+    if asked.batching is not None and asked.workload not in WORKLOADS:
         raise InputError("--batching is of forward passes", hint="with --workload embed, rerank, vision or speech")
-    if asked.workload in FORWARD or not isinstance(arch, Architecture):
+    if asked.workload in WORKLOADS or not isinstance(arch, Architecture):
         if sent.measure is not None or calibrated or html is not None:
             raise InputError(
                 f"--workload {asked.workload} is not measured or drawn", hint="leave --measure, --calibrated and --html out"
             )
-        from gpuwise.cli.capacity.forward import capacity_forward_command
+        from gpuwise.cli.capacity.passes import capacity_passes_command
 
-        return capacity_forward_command(arch, on, _passes(asked, held), json=json)
+        return capacity_passes_command(arch, on, _passes(asked, held), json=json)
     held = as_named(model, arch, held)
     load, targets, demand = question(arch, asked, held)
     wanted, today = wanted_of(held, load), datetime.date.today()
@@ -319,19 +318,9 @@ def as_named(model: str, arch: Architecture | ConvNet | Denoiser, constraints: C
     return replace(constraints, engine=engine, weights=str(gguf_bits(form)))
 
 
-def _usual_workload(arch: Architecture | ConvNet | Denoiser) -> str | None:
-    """Of a model that reads images or sound; None of one that reads text."""
-    from gpuwise.facts.models.architecture import Architecture
-    from gpuwise.serve.speech import reads_sound
-
-    if not isinstance(arch, Architecture) or arch.kind == "vision":
-        return "vision"
-    return "speech" if reads_sound(arch) else None
-
-
 def _passes(traffic: Traffic, constraints: Constraints) -> Passes:
     """The question of a workload that writes nothing. Raises InputError for options that mean nothing there."""
-    from gpuwise.cli.capacity.forward import Passes
+    from gpuwise.cli.capacity.passes import Passes
 
     chosen = given(traffic, CHAT) | given(constraints, FREE)
     refuse(chosen, f"is of models that write: {traffic.workload} writes nothing", allowed=OF_PASSES)

@@ -194,8 +194,8 @@ def job_of(purpose: str, model: str | None, work: PickWork, within: Within) -> A
     """The options as a :class:`gpuwise.pick.jobs.ModelJob`. Raises InputError and UnknownNameError."""
     from gpuwise.facts.models.catalogue import find_model
     from gpuwise.facts.models.convnets import known_convnet
-    from gpuwise.pick.forward import convnet_job
     from gpuwise.pick.jobs import serving_job, training_job, vision_job
+    from gpuwise.pick.passes import convnet_job
     from gpuwise.serve.formats import bits_as_stored
     from gpuwise.workload.adapters import DEFAULT_TARGETS, split_targets
 
@@ -258,7 +258,7 @@ def _training_images(work: PickWork) -> float:
 
 def _image_job(purpose: str, model: str, work: PickWork, within: Within) -> Any:
     from gpuwise.facts.models.denoisers import find_denoiser
-    from gpuwise.pick.forward import image_job
+    from gpuwise.pick.passes import image_job
 
     makes = purpose + "s"
     names = (makes, f"{makes}_per_day")
@@ -268,7 +268,7 @@ def _image_job(purpose: str, model: str, work: PickWork, within: Within) -> Any:
 
 
 def _speech_job(arch: Any, work: PickWork, within: Within) -> Any:
-    from gpuwise.pick.forward import speech_job
+    from gpuwise.pick.passes import speech_job
     from gpuwise.units import HOUR_S
 
     _only(work, ("hours_of_sound", "hours_of_sound_per_day"), "speech")
@@ -277,7 +277,7 @@ def _speech_job(arch: Any, work: PickWork, within: Within) -> Any:
 
 
 def _encoder_job(purpose: str, arch: Any, work: PickWork, within: Within) -> Any:
-    from gpuwise.pick.forward import encoder_job
+    from gpuwise.pick.passes import encoder_job
 
     names = ("tokens", "tokens_per_day", "seq") if purpose == "embed" else ("pairs", "pairs_per_day", "seq")
     _only(work, names, purpose)

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 from gpuwise.cli.out import console, grid, section, table_of
 from gpuwise.pick.api import Pick
-from gpuwise.pick.forward import ForwardJob
 from gpuwise.pick.jobs import ModelJob
 from gpuwise.pick.outcomes import Outcome
 from gpuwise.pick.owning import MONTH_H
+from gpuwise.pick.passes import ForwardJob
 from gpuwise.pick.words import LeftOutGroup, hardware, money, price_words
 from gpuwise.plan.explain import probability
 from gpuwise.text import capital

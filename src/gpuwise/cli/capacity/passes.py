@@ -10,7 +10,8 @@ if TYPE_CHECKING:
     from gpuwise.facts.models.architecture import Architecture
     from gpuwise.facts.models.convnets import ConvNet
     from gpuwise.facts.models.denoisers import Denoiser
-    from gpuwise.pick.forward_load import Batcher, ForwardCapacity
+    from gpuwise.serve.passes.batches import Batcher
+    from gpuwise.serve.passes.capacity import ForwardCapacity
 
 ROWS = 12
 """Accelerators shown."""
@@ -27,27 +28,15 @@ class Passes:
     budget: float | None
     price: float | None
     provider: str | None
-    batching: str | None = None
-    engine: str = "vllm"
-
-
-def version_of(engine: str, workload: str) -> str | None:
-    """Of vLLM, None for the newest. Raises InputError for another engine, or a version where it changes nothing."""
-    from gpuwise.errors import InputError
-
-    name, _, version = engine.partition("@")
-    if name != "vllm":
-        raise InputError(f"{workload} is not simulated under {name}", hint="leave --engine out")
-    if version and workload != "speech":
-        raise InputError(f"--engine {engine} changes nothing of {workload}", hint="leave it out")
-    return version or None
+    batching: str | None
+    engine: str
 
 
 def batcher_of(text: str | None) -> Batcher:
     """``dynamic``, ``dynamic:32``, ``dynamic:32:5ms`` or ``static:32``. Raises InputError."""
     from gpuwise.cli.options import positive_duration
     from gpuwise.errors import InputError
-    from gpuwise.pick.forward_load import AT_ONCE, Batcher
+    from gpuwise.serve.passes.batches import AT_ONCE, Batcher
 
     if text is None:
         return AT_ONCE
@@ -62,16 +51,15 @@ def batcher_of(text: str | None) -> Batcher:
     return Batcher(most, positive_duration(rest[1], "--batching") if len(rest) == 2 else 0.0)
 
 
-def capacity_forward_command(arch: Architecture | ConvNet | Denoiser, on: str | None, passes: Passes, *, json: bool) -> int:
+def capacity_passes_command(arch: Architecture | ConvNet | Denoiser, on: str | None, passes: Passes, *, json: bool) -> int:
     """Answers the question; exit code 1 where nothing keeps the targets. Raises InputError for targets of written text."""
     import datetime
 
     from gpuwise.facts.hardware.naming import USUAL, find_cluster
-    from gpuwise.pick.forward_load import TARGETS, USUAL_TARGET, capacity_forward, check_targets, rank_forward
     from gpuwise.serve.load.targets import parse_targets
+    from gpuwise.serve.passes.capacity import capacity_forward, check_targets, usual_target, version_of
 
-    usual = TARGETS.get(passes.workload, USUAL_TARGET)
-    targets = (usual,) if passes.slo is None else parse_targets(passes.slo)
+    targets = (usual_target(passes.workload),) if passes.slo is None else parse_targets(passes.slo)
     batcher = batcher_of(passes.batching)
     version = version_of(passes.engine, passes.workload)
     check_targets(targets)
@@ -93,7 +81,9 @@ def capacity_forward_command(arch: Architecture | ConvNet | Denoiser, on: str | 
             )
         ]
     else:
-        answers = rank_forward(
+        from gpuwise.pick.pass_ranking import rank_passes
+
+        answers = rank_passes(
             arch,
             passes.workload,
             targets,
@@ -107,7 +97,7 @@ def capacity_forward_command(arch: Architecture | ConvNet | Denoiser, on: str | 
     if json:
         from gpuwise.cli.out import print_json
 
-        print_json({"forward": [_document(a) for a in answers]})
+        print_json({"forward": [a.document() for a in answers]})
     else:
         _show(answers, passes.workload)
     affordable = [a for a in answers if a.point is not None and _within(a, passes.budget)]
@@ -119,37 +109,12 @@ def _within(answer: ForwardCapacity, budget: float | None) -> bool:
     return budget is None or (usd is not None and usd <= budget)
 
 
-def _document(a: ForwardCapacity) -> dict[str, object]:
-    point = a.point
-    return {
-        "model": a.arch.id,
-        "accelerator": a.cluster.accelerator.id,
-        "items": a.items,
-        "tokens_each": a.tokens,
-        "targets": [{"target": t.key, "limit_s": t.limit_s} for t in a.targets],
-        "alone_s": a.alone_s,
-        "alone_over_http_s": a.alone_over_http_s,
-        "items_per_s_of_each": None if a.each is None else a.each.expected,
-        "low": None if a.each is None else a.each.low,
-        "high": None if a.each is None else a.each.high,
-        "full_items_per_s": a.times.full_per_s,
-        "latency_s": None if point is None else {f"p{q:g}": point.latency(q) for q in (50.0, 95.0, 99.0)},
-        "mean_batch": None if point is None else point.mean_batch,
-        "accelerators": a.accelerators,
-        "items_per_s": a.rate_per_s,
-        "usd_per_hour": a.usd_per_hour,
-        "usd_per_million": a.usd_per_million,
-        "wh_per_million": a.wh_per_million,
-        "basis": a.times.basis,
-    }
-
-
 def _show(answers: list[ForwardCapacity], workload: str) -> None:
     from rich.text import Text
 
     from gpuwise.cli.out import console, table_of
-    from gpuwise.serve.images import tensor_bytes
-    from gpuwise.serve.speech import WINDOW_S
+    from gpuwise.serve.passes.speech import WINDOW_S
+    from gpuwise.serve.passes.vision import tensor_bytes
     from gpuwise.units import HOUR_S, KILO, MEGA, format_duration, format_number, format_usd
 
     to = console()

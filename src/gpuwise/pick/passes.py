@@ -1,11 +1,7 @@
-"""Jobs whose items do not wait for each other: embedding, reranking, speech, making images and videos, training a network of
-convolutions on images. How many items a second one accelerator does.
+"""Jobs whose items do not wait for each other: embedding, reranking, speech, making images and videos
+(:mod:`gpuwise.serve.passes`), training a network of convolutions on images. How many items a second one accelerator does.
 
-    encoder  t = iteration of B sequences of L tokens (:mod:`gpuwise.serve.iteration`, as an engine runs it)
-    speech   t = batch of B windows of sound, read and written down (:mod:`gpuwise.serve.speech`)
-    vision   t = step of B images (:func:`gpuwise.workload.convnet.training_table`), its kernels one after the other
-    image    t = steps of the counted kernels and the decoder (:mod:`gpuwise.serve.diffusion`); of a network whose kernels were
-             not counted evaluations x FLOP / (rate of long products x share), the share by the kind of network
+    training t = step of B images (:func:`gpuwise.workload.convnet.training_table`), its kernels one after the other
 
 Items do not wait for each other, so that a load takes as many accelerators as its peak needs, each with a copy.
 """
@@ -21,7 +17,7 @@ import numpy as np
 
 from gpuwise.errors import InputError, UnpredictableError
 from gpuwise.facts.hardware.accelerators import Accelerator
-from gpuwise.facts.hardware.systems import Cluster, default_system, with_count
+from gpuwise.facts.hardware.systems import Cluster, with_count
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.facts.models.convnets import ConvNet
 from gpuwise.facts.models.denoisers import Denoiser
@@ -31,31 +27,19 @@ from gpuwise.predict.comm.collectives import curve
 from gpuwise.predict.estimate import Estimate
 from gpuwise.predict.kernels.registry import kernel_times
 from gpuwise.predict.kernels.run_formats import default_precision
-from gpuwise.predict.kernels.single import reached
-from gpuwise.predict.memory.device import usable_bytes
-from gpuwise.serve.diffusion.generation import image_time, video_time
-from gpuwise.serve.diffusion.networks import MODELS
-from gpuwise.serve.engines.engine import EngineConfig, engine_runs
+from gpuwise.serve.engines.engine import DEFAULT_ENGINE, ENGINES, engine_runs
 from gpuwise.serve.formats import weight_bytes
-from gpuwise.serve.iteration import iteration_time
-from gpuwise.serve.memory import UNIFIED_SHARE
-from gpuwise.serve.speech import TOKENS_PER_WINDOW, WINDOW_S, reads_sound, speech_flop, speech_time, window_bytes
+from gpuwise.serve.passes import encoders, speech
+from gpuwise.serve.passes.encoders import TEXT_TOKENS
+from gpuwise.serve.passes.images import images_per_s
+from gpuwise.serve.passes.kind import room
+from gpuwise.serve.passes.speech import TOKENS_PER_WINDOW, WINDOW_S, reads_sound, speech_flop, window_bytes
 from gpuwise.units import HOUR_S, format_count
 from gpuwise.workload.convnet import parameter_count, trained_bytes, training_table
 from gpuwise.workload.transformer.parameters import count_parameters
 
-PRODUCT_SHARE = {"transformer": 0.47, "unet": 0.45}
-"""Of the rate of long products that a denoiser reaches whose kernels were not counted, and on a device for which they have no
-rate: FLUX.1-dev on H100 338 of 721 TFLOP/s and SD 3.5 Large 283 (ML.ENERGY
-leaderboard, bf16, batch 8); SDXL on A100 109 to 142 of 254 (PyTorch, "Accelerating generative AI part III")."""
-SHARE_LOG_SIGMA = 0.25
-"""Of that share between GPUs: 0.26 to 0.47 on the two of the leaderboard, about 0.6 on cards with slower products."""
-BATCHES = (1, 2, 4, 8, 16, 32, 64, 128)
-"""Items of one batch whose times are worked out; between them they lie on lines."""
 LEAST_BATCH = 8
 """Sequences an encoder's accelerator must hold at once."""
-TEXT_TOKENS, PAIR_TOKENS = 512, 512
-"""Of a passage that is embedded, and of a query with its passage: what encoders are cut to."""
 IMAGES = 1000
 """Made at home when nothing is said."""
 VIDEOS = 10
@@ -152,8 +136,8 @@ def encoder_job(
     years: float = 1.0,
 ) -> ForwardJob:
     """Embedding (items are tokens) or reranking (pairs) with ``arch``. Raises InputError."""
-    unit, usual = ("tokens", TEXT_TOKENS) if purpose == "embed" else ("pairs", PAIR_TOKENS)
-    length = min(seq_len or usual, arch.max_seq_len)
+    unit = "tokens" if purpose == "embed" else "pairs"
+    length = min(seq_len or TEXT_TOKENS, arch.max_seq_len)
     assumed = [f"{'passages' if purpose == 'embed' else 'pairs'} of {length:,} tokens"]
     verb = "embed" if purpose == "embed" else "rerank"
     return _job(purpose, f"{verb} with {arch.name}", unit, items, items_per_day, 1e9, years, assumed, arch=arch, seq_len=length)
@@ -240,9 +224,9 @@ def least_item_s(job: ForwardJob, accelerator: Accelerator) -> float:
 
 def fitting(job: ForwardJob, accelerator: Accelerator) -> int | TooLargeToRun:
     """The first of the job's widths that fits, or what the last one lacks."""
-    room = _room(accelerator)
+    have = room(accelerator)
     bytes_by_format = [(bits, _bytes(job, bits)) for bits in job.bits]
-    return next((bits for bits, need in bytes_by_format if need <= room), TooLargeToRun(bytes_by_format[-1][1] - room))
+    return next((bits for bits, need in bytes_by_format if need <= have), TooLargeToRun(bytes_by_format[-1][1] - have))
 
 
 def _bytes(job: ForwardJob, bits: int) -> float:
@@ -253,7 +237,7 @@ def _bytes(job: ForwardJob, bits: int) -> float:
     assert job.arch is not None
     if job.unit == "seconds":
         return weight_bytes(job.arch, "bf16") + window_bytes(job.arch)
-    return weight_bytes(job.arch, "bf16") + LEAST_BATCH * passage_bytes(job.arch, job.seq_len)
+    return weight_bytes(job.arch, "bf16") + LEAST_BATCH * encoders.passage_bytes(job.arch, job.seq_len)
 
 
 def forward_on(job: ForwardJob, cluster: Cluster) -> ForwardRate | TooLargeToRun:
@@ -264,69 +248,24 @@ def forward_on(job: ForwardJob, cluster: Cluster) -> ForwardRate | TooLargeToRun
         return bits
     tier = SAME if bits == job.bits[0] else CHANGED
     if job.denoiser is not None:
-        rate = _images_per_s(job.denoiser, cluster)
+        rate = images_per_s(job.denoiser, cluster)
         layout = f"one {job.denoiser.makes[:-1]} at a time, {job.denoiser.evaluations} evaluations"
     elif job.convnet is not None:
         rate, batch = _convnet_rate(job.convnet, accelerator)
         held = trained_bytes(job.convnet, batch, "bf16")
-        return ForwardRate(rate, tier, 16, held, _room(accelerator), f"PyTorch, batch {batch}", batch)
+        return ForwardRate(rate, tier, 16, held, room(accelerator), f"PyTorch, batch {batch}", batch)
     else:
         assert job.arch is not None
+        engine = ENGINES[DEFAULT_ENGINE].title
+        if not engine_runs(accelerator):
+            raise UnpredictableError(f"{engine} is not known to run on {accelerator.name}")
         if job.unit == "seconds":
-            rate, batch = _speech_rate(job.arch, cluster, job.seq_len)
+            each, times = WINDOW_S, speech.batches(job.arch, with_count(cluster.system, 1), job.seq_len)
         else:
-            rate, batch = _encoder_rate(job.arch, accelerator, job.seq_len, job.unit == "tokens")
-        layout = f"vLLM, one device, batch {batch}"
-    return ForwardRate(rate, tier, bits, _bytes(job, bits), _room(accelerator), layout)
-
-
-def passage_bytes(arch: Architecture, tokens: int) -> float:
-    """Activations of a sequence that an encoder works on."""
-    return tokens * 2.0 * (4 * arch.hidden + 2 * arch.ffn)
-
-
-def batches_that_fit(accelerator: Accelerator, weights_bytes: float, item_bytes: float) -> tuple[int, ...]:
-    """Of :data:`BATCHES`; empty where none does."""
-    return tuple(b for b in BATCHES if b * item_bytes <= _room(accelerator) - weights_bytes)
-
-
-def _room(accelerator: Accelerator) -> float:
-    """Bytes of its memory that a job may fill."""
-    return accelerator.memory_bytes * UNIFIED_SHARE if accelerator.unified_memory else usable_bytes(accelerator)
-
-
-def _images_per_s(denoiser: Denoiser, cluster: Cluster) -> Estimate:
-    """One after the other on one accelerator."""
-    if denoiser.network:
-        steps = denoiser.evaluations // MODELS[denoiser.network].passes
-        one = with_count(cluster.system, 1)
-        high, wide, frames = denoiser.pixels, denoiser.width, denoiser.frames
-        try:
-            if frames:
-                return video_time(denoiser.network, one, steps=steps, height=high, width=wide, frames=frames).inverse(1.0)
-            return image_time(denoiser.network, one, steps=steps, pixels=high).inverse(1.0)
-        except UnpredictableError:
-            pass  # a device without a kernel of the network
-    accelerator = cluster.accelerator
-    product = reached(accelerator, default_precision(accelerator)[0])
-    if product is None:
-        raise UnpredictableError(f"no rate of 16-bit products is known of {accelerator.name}")
-    expected = product.expected * PRODUCT_SHARE[denoiser.kind] / (denoiser.flop * denoiser.evaluations)
-    sigma = math.hypot(SHARE_LOG_SIGMA, math.log(product.high / product.low) / (2 * 1.2815515655446004))
-    return Estimate.from_log_sigma(expected, sigma, product.basis)
-
-
-@lru_cache(4096)
-def _encoder_rate(arch: Architecture, accelerator: Accelerator, seq_len: int, tokens: bool) -> tuple[Estimate, int]:
-    """Items a second at the best batch."""
-    if not engine_runs(accelerator):
-        raise UnpredictableError(f"vLLM is not known to run on {accelerator.name}")
-    system = with_count(default_system(accelerator), 1)
-    config = EngineConfig(weights=default_precision(accelerator)[0] if "bf16" in accelerator.peak_flop_per_s else "bf16")
-    sizes = batches_that_fit(accelerator, weight_bytes(arch, "bf16"), passage_bytes(arch, seq_len))
-    times = ((iteration_time(arch, system, config, batch, seq_len, seq_len), batch) for batch in sizes)
-    step, batch = max(times, key=lambda pair: pair[1] / pair[0].expected)
-    return step.inverse(batch * seq_len if tokens else batch), batch
+            each, times = job.seq_len if job.unit == "tokens" else 1, encoders.batches(job.arch, accelerator, job.seq_len)
+        batch, seconds = max(times, key=lambda pair: pair[0] / pair[1].expected)
+        rate, layout = seconds.inverse(batch * each), f"{engine}, one device, batch {batch}"
+    return ForwardRate(rate, tier, bits, _bytes(job, bits), room(accelerator), layout)
 
 
 @lru_cache(4096)
@@ -337,7 +276,7 @@ def _convnet_rate(net: ConvNet, accelerator: Accelerator) -> tuple[Estimate, int
         raise UnpredictableError(f"{accelerator.name} has no 16-bit format to train it in")
     best: tuple[Estimate, int] | None = None
     for batch in TRAINED_BATCHES:
-        if trained_bytes(net, batch, dtype) > _room(accelerator):
+        if trained_bytes(net, batch, dtype) > room(accelerator):
             break
         rows = training_table(net, batch, dtype)
         times = kernel_times(rows, accelerator)
@@ -365,19 +304,6 @@ def together_s(job: ForwardJob, rate: ForwardRate, cluster: Cluster) -> Estimate
     gradients = 4.0 * parameter_count(job.convnet)
     added = float(curve(cluster.system, "all_reduce", n, min(n, cluster.system.count)).time_s(np.array([gradients]))[0])
     return seconds.scaled(1.0 + added * rate.items_per_s.expected / rate.batch)
-
-
-@lru_cache(4096)
-def _speech_rate(arch: Architecture, cluster: Cluster, tokens: int) -> tuple[Estimate, int]:
-    """Seconds of sound a second at the best batch that fits: windows do not wait for each other."""
-    accelerator = cluster.accelerator
-    if not engine_runs(accelerator):
-        raise UnpredictableError(f"vLLM is not known to run on {accelerator.name}")
-    system, config = with_count(cluster.system, 1), EngineConfig()
-    sizes = batches_that_fit(accelerator, weight_bytes(arch, "bf16"), window_bytes(arch))
-    times = [(speech_time(arch, system, config, b, tokens), b) for b in sizes]
-    seconds, batch = max(times, key=lambda pair: pair[1] / pair[0].expected)
-    return seconds.inverse(batch * WINDOW_S), batch
 
 
 def copies(job: ForwardJob, rate: ForwardRate) -> int:

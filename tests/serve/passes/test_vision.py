@@ -8,8 +8,7 @@ import pytest
 from gpuwise.errors import InputError
 from gpuwise.facts.hardware.naming import find_cluster
 from gpuwise.facts.models.convnets import known_convnet
-from gpuwise.pick.forward_load import convnet_times
-from gpuwise.serve.images import server_adds_s, tensor_bytes
+from gpuwise.serve.passes.vision import convnet_times, server_adds_s, tensor_bytes
 
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128)
 TRITON_MS = {
@@ -26,7 +25,7 @@ def test_latencies_of_triton_are_the_published_ones(gpu: str, published: tuple[f
     net = known_convnet("resnet50")
     assert net is not None
     cluster = find_cluster(f"1x{gpu}")
-    times = convnet_times(net, cluster, "fp16")
+    times = convnet_times(net, cluster.accelerator)
     found = [1e3 * (times.of(b) + server_adds_s(cluster.accelerator, net.pixels, b)) for b in BATCHES]
     assert float(np.median(np.abs(np.log(np.array(found) / published)))) < 0.2
 

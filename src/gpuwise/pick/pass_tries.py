@@ -9,7 +9,10 @@ from dataclasses import replace
 from gpuwise.errors import UnpredictableError
 from gpuwise.facts.hardware.systems import Cluster
 from gpuwise.pick.candidates import Acquisition, Exclusion, cluster_of, counts_for, left_out, not_in_limits, placed, software_for
-from gpuwise.pick.forward import (
+from gpuwise.pick.limits import Limits
+from gpuwise.pick.outcomes import CHANGED, SAME, TIGHT_SHARE, Outcome, friction, level
+from gpuwise.pick.owning import Terms, bill, least_bill_usd, resale_share
+from gpuwise.pick.passes import (
     ForwardJob,
     ForwardRate,
     TooLargeToRun,
@@ -20,10 +23,7 @@ from gpuwise.pick.forward import (
     least_copies,
     together_s,
 )
-from gpuwise.pick.forward import least_item_s as least_s_of
-from gpuwise.pick.limits import Limits
-from gpuwise.pick.outcomes import CHANGED, SAME, TIGHT_SHARE, Outcome, friction, level
-from gpuwise.pick.owning import Terms, bill, least_bill_usd, resale_share
+from gpuwise.pick.passes import least_item_s as least_s_of
 from gpuwise.pick.ranking import Candidate, least_budget, time_limit_s, too_large
 from gpuwise.predict.estimate import Estimate
 from gpuwise.units import HOUR_S, PETA, format_duration

@@ -6,7 +6,7 @@ pass), the tokens spread over the devices by sequence parallelism, then one deco
     t = max(steps s kernels, h launches) + exchanges + decoder + o
 
 Products, attention, elementwise chains and decoders of images are the kernels that diffusers launches
-(:mod:`gpuwise.serve.diffusion.networks`). ``s`` (products, attention and chains each have theirs), ``h`` (the host issues a
+(:mod:`.networks`). ``s`` (products, attention and chains each have theirs), ``h`` (the host issues a
 kernel), ``v`` (a video's decoder is ``v pixels / peak``: it convolves over frames too, in tiles that overlap), what the host does
 to a picture and ``o`` are fitted on two thirds of the models of ML.ENERGY's leaderboard
 (``coefficients/serving/diffusion.json``).
@@ -28,9 +28,9 @@ from gpuwise.predict.comm.collectives import curve
 from gpuwise.predict.estimate import Basis, Estimate, weakest
 from gpuwise.predict.kernels.attention.fused import attention_forward_time
 from gpuwise.predict.kernels.registry import kernel_times
-from gpuwise.serve.diffusion.networks import MODELS, Diffuser, decoder_table, spread_table, step_table
 from gpuwise.serve.engines.engine import EngineConfig
 from gpuwise.serve.iteration import Iterations, device_times
+from gpuwise.serve.passes.diffusion.networks import MODELS, Diffuser, decoder_table, spread_table, step_table
 from gpuwise.workload.step import Kind, OpTable
 
 F64 = NDArray[np.float64]

@@ -9,7 +9,7 @@ from gpuwise.facts.hardware.naming import find_cluster
 from gpuwise.facts.hardware.systems import System, with_count
 from gpuwise.facts.models.catalogue import find_model
 from gpuwise.serve.engines.engine import EngineConfig
-from gpuwise.serve.speech import reads_sound, speech_time
+from gpuwise.serve.passes.speech import reads_sound, speech_time
 
 VLLM = EngineConfig()
 LARGE, TURBO = find_model("whisper-large-v3"), find_model("whisper-large-v3-turbo")

@@ -13,7 +13,9 @@ from gpuwise.facts.models.convnets import convnets
 from gpuwise.facts.models.denoisers import find_denoiser
 from gpuwise.pick.api import pick
 from gpuwise.pick.document import pick_document
-from gpuwise.pick.forward import (
+from gpuwise.pick.jobs import vision_job
+from gpuwise.pick.limits import Limits
+from gpuwise.pick.passes import (
     ForwardJob,
     ForwardRate,
     TooLargeToRun,
@@ -27,8 +29,6 @@ from gpuwise.pick.forward import (
     speech_job,
     together_s,
 )
-from gpuwise.pick.jobs import vision_job
-from gpuwise.pick.limits import Limits
 from gpuwise.units import DAY_S
 
 EMBED = encoder_job(find_model("bert-large"), purpose="embed")

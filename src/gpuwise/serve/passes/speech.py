@@ -30,7 +30,7 @@ from functools import lru_cache
 import numpy as np
 
 from gpuwise.errors import InputError
-from gpuwise.facts.hardware.systems import System
+from gpuwise.facts.hardware.systems import Cluster, System, with_count
 from gpuwise.facts.models.architecture import Architecture, Encoder
 from gpuwise.predict.estimate import Z80, Estimate, weakest
 from gpuwise.predict.kernels.attention.fused import attention_decode_time
@@ -39,8 +39,12 @@ from gpuwise.predict.kernels.conditions import SERVING
 from gpuwise.predict.kernels.single import matmul
 from gpuwise.serve.engines.costs import engine_costs
 from gpuwise.serve.engines.engine import EngineConfig, version_number
+from gpuwise.serve.formats import weight_bytes
 from gpuwise.serve.iteration import iteration_time
 from gpuwise.serve.iteration_kernels import half_format
+from gpuwise.serve.load.targets import Target
+from gpuwise.serve.passes.batches import BatchTimes
+from gpuwise.serve.passes.kind import Model, PassKind, batches_that_fit
 from gpuwise.units import MILLI
 from gpuwise.workload.transformer.parameters import count_parameters
 from gpuwise.workload.transformer.tables import encoder_side
@@ -57,6 +61,45 @@ and 19.5 ms in 24 (vllm-project/vllm-omni issue 7960), of Voxtral-Mini-4B on H20
 of it (``predict.step.host_time``): most is the engine's Python around them."""
 PROMPT_TOKENS = 4
 """Start, language, task, no timestamps (arXiv 2212.04356, figure 1)."""
+
+
+SPEECH_TARGET = Target("e2e", 95.0, 1.0)
+"""Of a window of speech where none is given: a second does not break the flow of thought (Nielsen, Usability Engineering, 1993,
+section 5.5)."""
+
+
+class Speech(PassKind):
+    """Windows of sound that are written down."""
+
+    workloads = ("speech",)
+    versioned = True
+
+    def target(self, workload: str) -> Target:
+        return SPEECH_TARGET
+
+    def takes(self, model: Model, workload: str) -> bool:
+        return isinstance(model, Architecture) and (workload in self.workloads or reads_sound(model))
+
+    def shape(self, model: Model, workload: str, tokens: int | None) -> tuple[str, int]:
+        assert isinstance(model, Architecture)
+        if not reads_sound(model):
+            raise InputError(f"{model.name} reads no sound", hint="for example whisper-large-v3")
+        if workload not in self.workloads:
+            raise InputError(f"{model.name} reads sound, not texts or images", hint="--workload speech")
+        return "windows", min(tokens or TOKENS_PER_WINDOW, model.max_seq_len - PROMPT_TOKENS)
+
+    def times(self, model: Model, cluster: Cluster, tokens: int, version: str | None) -> BatchTimes:
+        assert isinstance(model, Architecture)
+        return BatchTimes.of_estimates(batches(model, with_count(cluster.system, 1), tokens, version))
+
+
+@lru_cache(4096)
+def batches(arch: Architecture, system: System, tokens: int, version: str | None = None) -> tuple[tuple[int, Estimate], ...]:
+    """Sizes that fit with their keys and values, and their seconds. Raises InputError where none does, UnpredictableError without
+    a rate."""
+    sizes = batches_that_fit(arch.name, system.accelerator, weight_bytes(arch, "bf16"), window_bytes(arch))
+    config = EngineConfig(version=version)
+    return tuple((b, speech_time(arch, system, config, b, tokens)) for b in sizes)
 
 
 def reads_sound(arch: Architecture) -> bool:

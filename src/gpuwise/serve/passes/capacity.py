@@ -1,0 +1,189 @@
+"""Capacity of passes: items a second within targets, on how many accelerators, at what price.
+
+A request has no tokens, so that its time to the first one is its whole time. Checked against published images a second in
+``tests/serve/passes``.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gpuwise.errors import InputError, UnpredictableError
+from gpuwise.facts.hardware.systems import Cluster
+from gpuwise.facts.models.architecture import Architecture
+from gpuwise.facts.models.convnets import ConvNet
+from gpuwise.facts.models.denoisers import Denoiser
+from gpuwise.money.cost import Price, price_of
+from gpuwise.money.power import cluster_power
+from gpuwise.predict.estimate import Estimate
+from gpuwise.serve.engines.engine import DEFAULT_ENGINE
+from gpuwise.serve.load.targets import Target
+from gpuwise.serve.passes.batches import AT_ONCE, Batcher, BatchTimes, ForwardPoint, fewest, largest
+from gpuwise.serve.passes.encoders import Encoders
+from gpuwise.serve.passes.images import Images
+from gpuwise.serve.passes.kind import USUAL_TARGET, Model, PassKind
+from gpuwise.serve.passes.speech import Speech, reads_sound
+from gpuwise.serve.passes.vision import Vision, server_adds_s
+from gpuwise.units import HOUR_S, MEGA
+
+KINDS: tuple[PassKind, ...] = (Images(), Vision(), Speech(), Encoders())
+"""The first that takes a model counts."""
+WORKLOADS = frozenset(workload for kind in KINDS for workload in kind.workloads)
+
+
+def kind_of(model: Model, workload: str) -> PassKind:
+    """What answers for ``model`` under ``workload``."""
+    return next(kind for kind in KINDS if kind.takes(model, workload))
+
+
+def usual_workload(model: Model) -> str | None:
+    """Of a model that reads images or sound; None of one that reads text."""
+    if not isinstance(model, Architecture) or model.kind == "vision":
+        return "vision"
+    return "speech" if reads_sound(model) else None
+
+
+def usual_target(workload: str) -> Target:
+    """Where none is given."""
+    return next((kind.target(workload) for kind in KINDS if workload in kind.workloads), USUAL_TARGET)
+
+
+def version_of(engine: str, workload: str) -> str | None:
+    """Version of ``engine`` (``vllm@0.10.1``), None for the newest. Raises InputError for an engine that runs no passes here, or
+    a version where it changes nothing."""
+    name, _, version = engine.partition("@")
+    if name != DEFAULT_ENGINE:
+        raise InputError(f"{workload} is not simulated under {name}", hint="leave --engine out")
+    if version and not any(kind.versioned and workload in kind.workloads for kind in KINDS):
+        raise InputError(f"--engine {engine} changes nothing of {workload}", hint="leave it out")
+    return version or None
+
+
+@dataclass(frozen=True, slots=True)
+class ForwardCapacity:
+    """``point`` is at the largest rate of one accelerator, None where not even one request alone keeps the targets."""
+
+    arch: Model
+    cluster: Cluster
+    items: str
+    """``passages``, ``pairs``, ``images``, ``videos`` or ``windows`` of sound."""
+    tokens: int
+    """Of an item, of a window those that are written; 0 of images and videos that are made or that convolutions read."""
+    targets: tuple[Target, ...]
+    times: BatchTimes
+    alone_s: float
+    point: ForwardPoint | None
+    each: Estimate | None
+    rate_per_s: float
+    accelerators: int
+    price: Price | None
+    usd_per_million: float | None
+    wh_per_million: float | None
+    batcher: Batcher = AT_ONCE
+
+    @property
+    def pixels(self) -> int | None:
+        """A side of the images that are read; None where none are."""
+        if self.items != "images" or isinstance(self.arch, Denoiser):
+            return None
+        if isinstance(self.arch, ConvNet):
+            return self.arch.pixels
+        return None if self.arch.patches is None else self.arch.patches.image_size
+
+    @property
+    def alone_over_http_s(self) -> float | None:
+        """Seconds of one image that meets nobody and is sent as a tensor to a server; None where none is read."""
+        return None if self.pixels is None else self.alone_s + server_adds_s(self.cluster.accelerator, self.pixels, 1)
+
+    @property
+    def usd_per_hour(self) -> float | None:
+        """US dollars an hour of all accelerators."""
+        return None if self.price is None else self.price.expected * self.accelerators
+
+    def document(self) -> dict[str, object]:
+        """As JSON values."""
+        point = self.point
+        return {
+            "model": self.arch.id,
+            "accelerator": self.cluster.accelerator.id,
+            "items": self.items,
+            "tokens_each": self.tokens,
+            "targets": [{"target": t.key, "limit_s": t.limit_s} for t in self.targets],
+            "alone_s": self.alone_s,
+            "alone_over_http_s": self.alone_over_http_s,
+            "items_per_s_of_each": None if self.each is None else self.each.expected,
+            "low": None if self.each is None else self.each.low,
+            "high": None if self.each is None else self.each.high,
+            "full_items_per_s": self.times.full_per_s,
+            "latency_s": None if point is None else {f"p{q:g}": point.latency(q) for q in (50.0, 95.0, 99.0)},
+            "mean_batch": None if point is None else point.mean_batch,
+            "accelerators": self.accelerators,
+            "items_per_s": self.rate_per_s,
+            "usd_per_hour": self.usd_per_hour,
+            "usd_per_million": self.usd_per_million,
+            "wh_per_million": self.wh_per_million,
+            "basis": self.times.basis,
+        }
+
+
+def capacity_forward(
+    arch: Model,
+    cluster: Cluster,
+    *,
+    workload: str,
+    targets: Sequence[Target] = (USUAL_TARGET,),
+    requests_per_s: float | None = None,
+    tokens: int | None = None,
+    batcher: Batcher = AT_ONCE,
+    today: datetime.date,
+    usd_per_hour: float | None = None,
+    provider: str | None = None,
+    version: str | None = None,
+) -> ForwardCapacity:
+    """Items a second of ``workload`` (embed, rerank, vision, speech, image, video) with ``arch`` within ``targets``, on how many
+    accelerators like ``cluster``'s; speech under the engine's ``version`` (None: the newest). Raises InputError for a model of
+    another kind or one that does not fit, UnpredictableError without a rate."""
+    kind = kind_of(arch, workload)
+    items, length = kind.shape(arch, workload, tokens)
+    check_targets(targets)
+    times = kind.times(arch, cluster, length, version)
+    if batcher.most is not None:
+        times = times.up_to(batcher.most)
+    alone = times.of(1)
+    point = largest(times, targets, batcher)
+    each = None if point is None else Estimate.from_log_sigma(point.rate_per_s, times.log_sigma, times.basis)
+    have = cluster.n_accelerators
+    rate = requests_per_s if requests_per_s is not None else 0.0 if each is None else each.expected * have
+    count = 0 if each is None else have
+    if each is not None and requests_per_s is not None:
+        count = fewest(times, targets, rate, each.expected, batcher)
+    price, usd, wh = _money(cluster, count, rate, today, usd_per_hour, provider)
+    return ForwardCapacity(
+        arch, cluster, items, length, tuple(targets), times, alone, point, each, rate, count, price, usd, wh, batcher
+    )
+
+
+def check_targets(targets: Sequence[Target]) -> None:
+    """Raises InputError for targets of tokens, which nothing writes here."""
+    for target in targets:
+        if target.metric in ("itl", "tpot"):
+            raise InputError(f"{target.key} is of tokens, and nothing is written", hint="for example --slo e2e_p95=100ms")
+
+
+def _money(
+    cluster: Cluster, count: int, rate: float, today: datetime.date, usd_per_hour: float | None, provider: str | None
+) -> tuple[Price | None, float | None, float | None]:
+    """The rent, and dollars and watt-hours of a million items."""
+    if not count or not rate:
+        return None, None, None
+    whole = Cluster(cluster.system, count)
+    try:
+        price = price_of(whole, today, usd_per_hour=usd_per_hour, provider=provider)
+    except UnpredictableError:
+        price = None
+    power = cluster_power(whole, workload="serving")
+    million_h = rate * HOUR_S / MEGA
+    usd = None if price is None else price.expected * count / million_h
+    return price, usd, None if power is None else power.total_w.expected / million_h
