@@ -1,6 +1,6 @@
 """The loader's tuner against runs: predicted rates by workers, and its time to an answer beside a grid search's.
 
-    python benchmarks/loader_tuner.py [--wait-ms 10] [--items 320] [--cores 4]
+    PYTHONPATH=. python benchmarks/loader_tuner.py [--wait-ms 10] [--items 320] [--cores 4]
 
 Items that wait (``time.sleep``) and items that work (Python arithmetic) through a ``DataLoader`` with 1, 2, 4 and 8 workers,
 beside what one probe predicts; the cores that items made side by side get are measured before each run, and beside it stands
@@ -22,8 +22,9 @@ from typing import Any
 import psutil
 import torch
 
+from gpuwise.train.levers.workers import predicted_rate, probe_items
 from gpuwise.train.tune.facts import usable_cores
-from gpuwise.train.tune.loader import choose_workers, predicted_rate, probe_items, run_loader, working_cores
+from studies.loader_runs import choose_workers, run_loader, working_cores
 
 WORKERS = (1, 2, 4, 8)
 

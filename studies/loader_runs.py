@@ -1,4 +1,4 @@
-"""Loaders run to see what the prediction is worth: a check of :mod:`gpuwise.train.tune.loader`, no part of an installation."""
+"""Loaders run to see what the prediction is worth: a check of :mod:`gpuwise.train.levers.workers`, no part of an installation."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from itertools import islice
 from multiprocessing.connection import Connection
 from typing import Any
 
-from gpuwise.train.tune.loader import ENOUGH, PROBE_ITEMS, Probe, free_cores, predicted_rate, probe_items, workers_to_try
+from gpuwise.train.levers.workers import ENOUGH, PROBE_ITEMS, Probe, free_cores, predicted_rate, probe_items, workers_to_try
 
 CROWD_S, CROWD_WAIT_S, MOST_CROWD = 0.3, 20.0, 4
 """Side by side: so long, no answer after so long, and no more processes than so many for each core."""

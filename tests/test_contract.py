@@ -312,9 +312,6 @@ CIRCLES: dict[str, list[set[str]]] = {
     "gpuwise": [{"cli", "ui"}],
     "gpuwise.cli": [{"fit", "plan", "step"}],
     "gpuwise.plan": [{"answer", "changes", "larger", "promise", "step"}],
-    "gpuwise.train": [{"hook", "levers", "run", "tune"}],
-    "gpuwise.train.ranks": [{"parallel", "predicted", "wrap"}],
-    "gpuwise.tui": [{"lines", "sampler", "state"}],
     "gpuwise.workload": [{"stacks", "strategy"}],
     "gpuwise.workload.capture": [{"device", "ops", "packages", "record"}],
 }

@@ -23,7 +23,7 @@ from gpuwise.plan.document import answer_document
 from gpuwise.plan.goal import Wishes
 from gpuwise.plan.plan_file import job_of_document
 from gpuwise.serve.load.traces import read_trace
-from gpuwise.train.run import config
+from gpuwise.train import config
 
 WRONG: tuple[Any, ...] = (
     *(None, True, False, "", "x", "1", "-", -1, 0, 1, 2, 3, 7, 1.5, -0.5, 1e-300, 1e300, 2**31, 2**53 + 1, 2**63, 2**64 - 1),

@@ -49,8 +49,8 @@ class profile:
         require("torch", "profile()")
         import torch
 
+        from gpuwise.train.cuda import has_cuda
         from gpuwise.train.hook.cuda_events import DevicePace
-        from gpuwise.train.hook.describe import has_cuda
         from gpuwise.train.hook.journal import Writer
         from gpuwise.train.hook.profiling import Profiler
         from gpuwise.train.hook.settings import Profiling

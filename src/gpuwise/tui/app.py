@@ -27,12 +27,12 @@ from gpuwise.tui.actions import Actions
 from gpuwise.tui.dialog import Dialog
 from gpuwise.tui.lines.drawing import HostHistory, ScreenLines, draw
 from gpuwise.tui.lines.palette import Palette
-from gpuwise.tui.lines.processes import BY_NAME, Order
+from gpuwise.tui.lines.processes import BY_NAME
 from gpuwise.tui.lines.text_runs import BLANK, Line, line, run
 from gpuwise.tui.panel import Panel
 from gpuwise.tui.preferences import Preferences, recall, remember
 from gpuwise.tui.sampler import Sampler, Snapshot
-from gpuwise.tui.state import State
+from gpuwise.tui.state import Order, State
 
 STALE_S = 3.0
 """A driver that has not answered for this long is said to be silent."""

@@ -13,7 +13,7 @@ from gpuwise.errors import GpuwiseError
 from gpuwise.machine.telemetry.causes.cause import Cause
 from gpuwise.machine.telemetry.frames import Frame, HostProcess
 from gpuwise.machine.telemetry.monitor import Source
-from gpuwise.tui.lines.host_list import HostList
+from gpuwise.tui.host_list import HostList
 
 N_ABOVE = 8
 """Ancestors of a process that the tree shows at most."""

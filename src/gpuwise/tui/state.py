@@ -5,9 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from gpuwise.machine.telemetry.options import Prices
-from gpuwise.tui.lines.processes import Order
 
 INTERVALS_S = (0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """Order and filter of the table."""
+
+    column: str = "memory"
+    falling: bool = True
+    tree: bool = False
+    filter: str = ""
+    card: int | None = None
+    """Only the processes of this card."""
 
 
 @dataclass(slots=True)

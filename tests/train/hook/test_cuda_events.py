@@ -16,7 +16,7 @@ from gpuwise.train.hook.cuda_events import TURNS_AHEAD, DevicePace  # noqa: E402
 from gpuwise.train.hook.journal import Writer, read_journal  # noqa: E402
 from gpuwise.train.hook.script_run import ScriptRun, write_beginning  # noqa: E402
 from gpuwise.train.hook.settings import Settings, Stop  # noqa: E402
-from gpuwise.train.hook.ticks import Tick  # noqa: E402
+from gpuwise.train.ticks import Tick  # noqa: E402
 
 
 class Clock:

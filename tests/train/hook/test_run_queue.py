@@ -15,8 +15,8 @@ import torch
 from torch import nn
 
 from gpuwise.train.hook.run_queue import RunQueue, WorkerQueue
-from gpuwise.train.hook.ticks import Step, Tick, steps_of
 from gpuwise.train.hook.watch import Watch
+from gpuwise.train.ticks import Step, Tick, steps_of
 
 pytestmark = pytest.mark.skipif(not Path("/proc/thread-self/schedstat").exists(), reason="the kernel keeps no delays")
 BUSY_S = 0.3

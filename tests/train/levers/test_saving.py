@@ -17,9 +17,9 @@ pytest.importorskip("torch")
 
 import torch
 
+from gpuwise.train.config import TunedConfig
 from gpuwise.train.hook.launch import Limits, Outcome
 from gpuwise.train.levers.table import LEVERS
-from gpuwise.train.run.config import TunedConfig
 from gpuwise.train.run.run import run_tuned
 from gpuwise.train.tune.facts import has_compiler
 

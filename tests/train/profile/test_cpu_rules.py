@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from gpuwise.train.hook.ticks import Step
 from gpuwise.train.profile.finding import Finding
 from gpuwise.train.profile.findings.host import own_python
 from gpuwise.train.profile.profile_data import ProfileData
@@ -19,6 +18,7 @@ from gpuwise.train.profile.run_facts import Pauses, RunFacts
 from gpuwise.train.profile.split import split_step
 from gpuwise.train.profile.steps import find_steps
 from gpuwise.train.profile.trace_reader import read_trace
+from gpuwise.train.ticks import Step
 
 MS = 1000.0
 STEP = Step(0.010, 0.0, 0.0, 0.004, 0.004, 0.001, 0.0, 1, 1, 1, 1, 8, 0)

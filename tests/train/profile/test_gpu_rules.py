@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from gpuwise.train.hook.ticks import Step
 from gpuwise.train.profile.result import Profile, profile_run, profile_traces
 from gpuwise.train.profile.run_facts import RunFacts
+from gpuwise.train.ticks import Step
 
 STEP = 10_000.0
 Make = Callable[[Any, float], None]

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from gpuwise.train.hook.ticks import Step
 from gpuwise.train.hook.zygote import Zygote
 from gpuwise.train.profile.run_facts import Pauses, find_pauses
 from gpuwise.train.profile.session import Request, profile_script
+from gpuwise.train.ticks import Step
 
 
 def _step(wall_s: float, *, n_forward: int = 1, n_batches: int = 1, data_s: float = 0.0, forward_s: float = 0.004, **more: float):

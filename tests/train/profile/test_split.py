@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwise.train.hook.ticks import Step
 from gpuwise.train.profile.profile_data import ProfileData
 from gpuwise.train.profile.spans import difference, inside, intersection, length, spans, union
 from gpuwise.train.profile.split import PARTS, Split, split_step, stalls, undisturbed
 from gpuwise.train.profile.step_fit import fit_to, of_phases
 from gpuwise.train.profile.steps import find_steps, with_delays
 from gpuwise.train.profile.trace_reader import read_trace
+from gpuwise.train.ticks import Step
 
 _PIECES = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 15)), max_size=12)
 

@@ -9,12 +9,12 @@ import pytest
 
 from gpuwise.errors import FieldError, InputError
 from gpuwise.processes import BLAS_THREADS
+from gpuwise.train.config import Plan, TunedConfig, TunedSpeed, read, write
 from gpuwise.train.hook.journal import DENSE_TICKS, Follower, Journal, Writer
-from gpuwise.train.hook.ticks import Tick, steps_of
 from gpuwise.train.run.comparison import comparison_of
-from gpuwise.train.run.config import Plan, TunedConfig, TunedSpeed, read, write
 from gpuwise.train.run.progress import LoopReader, Progress, loop_of, progress_of
 from gpuwise.train.run.run import find_config, run_tuned
+from gpuwise.train.ticks import Tick, steps_of
 from gpuwise.train.tune.energy import Energy
 
 SCRIPT = """

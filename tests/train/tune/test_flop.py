@@ -10,7 +10,7 @@ import pytest
 from gpuwise.train.hook.journal import Journal
 from gpuwise.train.hook.launch import Outcome
 from gpuwise.train.hook.settings import Stop
-from gpuwise.train.hook.ticks import Step
+from gpuwise.train.ticks import Step
 from gpuwise.train.tune import peak
 from gpuwise.train.tune.flop import Flop, changes_flop, flop_of, utilisation
 from gpuwise.train.tune.peak import Peaks, measure_processor

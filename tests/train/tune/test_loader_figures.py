@@ -16,8 +16,8 @@ from collections.abc import Callable
 import psutil
 import pytest
 
+from gpuwise.train.levers.workers import predicted_rate, probe_items, workers_to_try
 from gpuwise.train.tune.facts import usable_cores
-from gpuwise.train.tune.loader import predicted_rate, probe_items, workers_to_try
 from studies.loader_runs import Check, choose_workers, run_loader, working_cores
 
 pytestmark = pytest.mark.slow

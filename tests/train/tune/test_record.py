@@ -13,7 +13,7 @@ from gpuwise.cli.app import run as command
 from gpuwise.errors import GpuwiseError
 from gpuwise.machine.bench.subjects import machine_id
 from gpuwise.records.store import Records, records_path
-from gpuwise.train.run.config import TunedSpeed
+from gpuwise.train.config import TunedSpeed
 from gpuwise.train.tune.energy import Energy
 from gpuwise.train.tune.facts import Facts
 from gpuwise.train.tune.peak import Device

@@ -18,11 +18,11 @@ import pytest
 
 from gpuwise.cli.tune.view import show
 from gpuwise.errors import GpuwiseError, InputError
+from gpuwise.train.config import read
 from gpuwise.train.hook.journal import Journal
 from gpuwise.train.hook.launch import Outcome
 from gpuwise.train.hook.settings import Stop
 from gpuwise.train.hook.zygote import Zygote
-from gpuwise.train.run.config import read
 from gpuwise.train.tune.batch.capacity import Capacity
 from gpuwise.train.tune.document import document, write_config
 from gpuwise.train.tune.facts import Facts

@@ -12,7 +12,7 @@ from gpuwise.cli.run.ranks import NO_RANKS, OnRanks, is_function, run_on_ranks
 from gpuwise.errors import InputError
 
 if TYPE_CHECKING:
-    from gpuwise.train.run.config import Plan
+    from gpuwise.train.config import Plan
 
 EVERY_S, QUIET_EVERY_S = 1.0, 30.0
 """Between lines of progress on a terminal, and where stderr is none."""

@@ -84,7 +84,7 @@ def tune(
     json
         One JSON document on the last line of stdout.
     """
-    from gpuwise.train.run.config import FILE
+    from gpuwise.train.config import FILE
     from gpuwise.train.tune.search import Options
     from gpuwise.train.tune.trial import TrialJob
 

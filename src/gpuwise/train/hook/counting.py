@@ -18,7 +18,7 @@ import torch
 import torch.utils.checkpoint
 from torch import Tensor
 
-from gpuwise.train.hook.ticks import Tick, boundary, steps_of
+from gpuwise.train.ticks import Tick, boundary, steps_of
 from gpuwise.workload.capture.device.mode import PlainMode, dispatches_itself
 from gpuwise.workload.capture.ops.flop import RULES, flop_of
 from gpuwise.workload.capture.record.capture import TensorSpec

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from gpuwise.train.hook.ticks import Tick
+from gpuwise.train.ticks import Tick
 
 TURNS_AHEAD = 2
 """Turns of the loop that the host may be ahead: the device always has work, and after as many the host's clock is the device's.

@@ -70,12 +70,6 @@ def describe_loader(loader: Any) -> dict[str, Any]:
     }
 
 
-def has_cuda() -> bool:
-    """Whether there are GPUs that torch can use, asked of NVML: ``torch.cuda.is_available()`` starts the driver, after which a
-    script's own CUDA_VISIBLE_DEVICES is not read and its forked processes cannot use a GPU."""
-    return torch.cuda.device_count() > 0
-
-
 def describe_devices() -> list[dict[str, Any]]:
     """The accelerators on which this process holds tensors, as their driver names them; empty for one on the processor."""
     if not torch.cuda.is_initialized():

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from gpuwise.files import GIB, drop_torn_line, open_file
-from gpuwise.train.hook.ticks import Step, Tick, steady, steps_of
+from gpuwise.train.ticks import Step, Tick, steady, steps_of
 
 MOST_JOURNAL = 16 * GIB
 """Of a run of years."""
@@ -98,7 +98,7 @@ class Journal:
 
     @property
     def steps(self) -> list[Step]:
-        """The turns of the loop (:func:`gpuwise.train.hook.ticks.steps_of`)."""
+        """The turns of the loop (:func:`gpuwise.train.ticks.steps_of`)."""
         return steps_of(self.ticks)
 
     @property

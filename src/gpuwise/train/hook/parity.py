@@ -11,8 +11,8 @@ import torch
 
 from gpuwise.train.hook.generators import random_digest, reseed
 from gpuwise.train.hook.settings import Parity
-from gpuwise.train.hook.ticks import Tick
 from gpuwise.train.hook.watch import Watch
+from gpuwise.train.ticks import Tick
 
 _save = torch.save
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from gpuwise.train.hook.settings import Profiling
-from gpuwise.train.hook.ticks import BY_BACKWARD, Tick
+from gpuwise.train.ticks import BY_BACKWARD, Tick
 
 
 class Profiler:

@@ -13,7 +13,7 @@ from typing import Any
 from gpuwise.train.hook.journal import Writer
 from gpuwise.train.hook.script import EnoughError
 from gpuwise.train.hook.settings import Settings, Stop
-from gpuwise.train.hook.ticks import Tick, steady, steps_of
+from gpuwise.train.ticks import Tick, steady, steps_of
 from gpuwise.units import KIB
 
 COMPILER_COUNTERS = ("stats", "graph_break", "frames", "recompiles", "unimplemented")
@@ -31,7 +31,7 @@ def write_beginning(journal: Writer, settings: Settings) -> None:
     """The first event of a journal: which process this is, and its torch."""
     import torch
 
-    from gpuwise.train.hook.describe import has_cuda
+    from gpuwise.train.cuda import has_cuda
 
     journal.event(
         "begin",
@@ -278,7 +278,7 @@ def limit_device_memory(limit_bytes: int) -> None:
     """Limit the caching allocator of every device to ``limit_bytes``, as soon as the script starts the driver."""
     import torch
 
-    from gpuwise.train.hook.describe import has_cuda
+    from gpuwise.train.cuda import has_cuda
 
     def limit() -> None:
         for index in range(torch.cuda.device_count()):

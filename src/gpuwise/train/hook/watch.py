@@ -20,14 +20,13 @@ from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils.data import dataloader as torch_dataloader
 
+from gpuwise.train.cuda import has_cuda
 from gpuwise.train.hook.cuda_events import NewestLoss
-from gpuwise.train.hook.describe import describe_loader, describe_model, describe_optimizer, has_cuda, size_of
+from gpuwise.train.hook.describe import describe_loader, describe_model, describe_optimizer, size_of
 from gpuwise.train.hook.run_queue import RunQueue, WorkerQueue
-from gpuwise.train.hook.ticks import BY_BACKWARD, CLOSURE, QUEUED, Tick
+from gpuwise.train.ticks import BY_BACKWARD, CLOSURE, DISCOVERY_TICKS, QUEUED, Tick
 from gpuwise.workload.capture.device.patching import Patches
 
-DISCOVERY_TICKS = 2
-"""Outermost modules are looked for until so many optimizer steps are past."""
 IDLE_PASSES = 256
 """Backward passes without a step of any optimizer, after which the loop is taken to update its parameters by itself although it
 made an optimizer. More than accumulate into one step anywhere. Rule of this project."""

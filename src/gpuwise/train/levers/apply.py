@@ -12,9 +12,7 @@ import torch
 from torch import nn
 
 from gpuwise.errors import InputError
-from gpuwise.train.hook.describe import has_cuda
-from gpuwise.train.hook.ticks import Tick
-from gpuwise.train.hook.watch import DISCOVERY_TICKS
+from gpuwise.train.cuda import has_cuda
 from gpuwise.train.levers import checkpointing, modules, saving
 from gpuwise.train.levers.batch import Batches, tell_device_memory
 from gpuwise.train.levers.forward import Roots
@@ -27,6 +25,7 @@ from gpuwise.train.levers.pruning import prune_model
 from gpuwise.train.levers.real_columns import RealColumns
 from gpuwise.train.levers.table import BY_NAME
 from gpuwise.train.levers.trim import Trim
+from gpuwise.train.ticks import DISCOVERY_TICKS, Tick
 from gpuwise.workload.capture.device.patching import Patches
 
 Tell = Callable[..., None]

@@ -14,8 +14,8 @@ import torch
 from torch import nn
 from torch.utils import checkpoint as torch_checkpoint
 
-from gpuwise.train.hook.ticks import Tick
 from gpuwise.train.levers.forward import replace_compiled_call, replace_forward
+from gpuwise.train.ticks import Tick
 from gpuwise.workload.capture.device.patching import Patches
 from gpuwise.workload.capture.packages import without_caches
 from gpuwise.workload.capture.repeats import kinds_of, repeated_blocks

@@ -115,7 +115,7 @@ def probe_loaders(patches: Patches, tell: Tell) -> None:
     """How long items of the first loader's dataset take in this process, told before its first batch. The script's random
     numbers are as before afterwards."""
     from gpuwise.train.levers.items import random_numbers_kept
-    from gpuwise.train.tune.loader import probe_items
+    from gpuwise.train.levers.workers import probe_items
 
     original = DataLoader.__iter__
     told: list[bool] = []

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from gpuwise.train.hook.journal import Journal
-from gpuwise.train.hook.ticks import QUEUED, Step, Tick, boundary, steady, steps_of
+from gpuwise.train.ticks import QUEUED, Step, Tick, boundary, steady, steps_of
 
 COMPILES = 2.0
 """Times the usual length: a step that was compiled for is longer. Rule of this project."""

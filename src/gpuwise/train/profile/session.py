@@ -27,7 +27,7 @@ from gpuwise.train.profile.trace_reader import read_trace
 
 CLEAN_STEPS, NOTED_STEPS, TRACED_STEPS = 20, 3, 5
 FIRST_TRACED = 2
-"""Optimizer steps before a trace: :data:`gpuwise.train.hook.watch.DISCOVERY_TICKS`, which needs torch to be imported."""
+"""Optimizer steps before a trace: :data:`gpuwise.train.ticks.DISCOVERY_TICKS`, which needs torch to be imported."""
 LONGEST_AGAIN_S = 5.0
 """A step for whose trace a script is run again: a processor does some hundred thousand operations in it, and a trace of more is
 read for minutes. Rule of this project."""

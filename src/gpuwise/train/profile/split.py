@@ -18,13 +18,13 @@ from typing import Any
 
 import numpy as np
 
-from gpuwise.train.hook.ticks import CLOSURE
 from gpuwise.train.profile.families import COMMUNICATION, COPIES_ON_DEVICE, OTHER_OPS, family
 from gpuwise.train.profile.operations import OP_CATEGORIES, Operations, operations
 from gpuwise.train.profile.passes import MODULE, MOVES, sampling
 from gpuwise.train.profile.spans import NO_SPANS, difference, inside, intersection, length, spans, union
 from gpuwise.train.profile.steps import Steps
 from gpuwise.train.profile.trace import NONE, RUNTIME_CATEGORIES, Flags, Floats, Ints, Trace, launched_s, rows_of
+from gpuwise.train.ticks import CLOSURE
 
 DATA, COPIES, OPTIMIZER, HOST_GAPS, SYNC = "data wait", "copies", "optimizer", "host gaps", "sync points"
 SAVE, ALLOCATOR, OTHER, PAUSES = "save and log", "allocator", "other", "between updates"

@@ -10,11 +10,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from gpuwise.train.hook.ticks import Step
 from gpuwise.train.profile.families import COMMUNICATION
 from gpuwise.train.profile.spans import inside
 from gpuwise.train.profile.split import COPIES, DATA, HOST_GAPS, OPTIMIZER, OTHER, PARTS, PAUSES, RECORDED, SAVE, Split
 from gpuwise.train.profile.trace import Trace
+from gpuwise.train.ticks import Step
 
 JUST_BEFORE_S = 1e-9
 """The resolution of a trace."""

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from gpuwise.train.hook.ticks import Step, Tick, boundary
 from gpuwise.train.profile.trace import Floats, Trace, launched_s
+from gpuwise.train.ticks import Step, Tick, boundary
 
 _PROFILER = re.compile(r"ProfilerStep#\d+")
 _OPTIMIZER = "Optimizer.step#"

@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence, Set
 from types import MappingProxyType
 from typing import Any
 
-import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.tensor import DTensor
@@ -18,11 +17,9 @@ from gpuwise.train.ranks.parallel.adapters import added_columns, added_rows
 from gpuwise.train.ranks.parallel.halves import head_width, out_features
 from gpuwise.train.ranks.parallel.stages import Stage
 from gpuwise.train.ranks.parallel.tensor import NORMS, DividedLayers, head_names
-from gpuwise.train.ranks.wrap import local_of
+from gpuwise.train.ranks.wrap import bucket_assignment, local_of
 from gpuwise.workload.capture.repeats import largest_kind, repeated_blocks, unshared_blocks
 
-FIRST_BUCKET, BUCKET = 1 << 20, 25 << 20
-"""Bytes of DDP's first bucket and of the others (its defaults, PyTorch 2.7 to 2.13)."""
 TOTALS_BYTES, NORM_BYTES = 4 * 8, 8
 """What the loop exchanges once a step: loss, number and requests; and for clipping a norm."""
 COUNT_BYTES = 8
@@ -197,12 +194,6 @@ def _experts(
 def rows_of(layout: Layout) -> int:
     """Samples in a micro-batch where all are as large."""
     return min(layout.micro_batch, math.ceil(layout.global_batch / layout.dp))
-
-
-def bucket_assignment(parameters: Sequence[torch.Tensor]) -> list[list[int]]:
-    """Numbers of the parameters, in the buckets in which DDP exchanges their gradients."""
-    assign: Any = vars(dist)["_compute_bucket_assignment_by_size"]  # DDP's own
-    return assign(parameters, [FIRST_BUCKET, BUCKET])[0]
 
 
 def kept_gathers(n_micro: int, ahead: int) -> int:

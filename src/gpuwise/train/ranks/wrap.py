@@ -22,12 +22,14 @@ from gpuwise.errors import UnknownNameError
 from gpuwise.train.levers.checkpointing import recomputed
 from gpuwise.train.levers.forward import replace_forward
 from gpuwise.train.levers.modules import autocast
+from gpuwise.train.ranks.compress import compression
 from gpuwise.train.ranks.layout import Layout
 from gpuwise.train.ranks.meter import Meter
-from gpuwise.train.ranks.parallel.compress import compression
 from gpuwise.workload.capture.repeats import repeated_blocks, unshared_blocks
 
 _NAMES = ("forward_sync_buffers", "broadcast_buffers")
+FIRST_BUCKET, BUCKET = 1 << 20, 25 << 20
+"""Bytes of DDP's first bucket and of the others (its defaults, PyTorch 2.7 to 2.13)."""
 NO_BUFFERS: dict[str, Any] = {next(n for n in _NAMES if n in signature(DistributedDataParallel).parameters): False}
 """DDP does not exchange buffers before each forward pass: the name since PyTorch 2.13, and the older one."""
 
@@ -206,3 +208,9 @@ def running(model: nn.Module) -> list[torch.Tensor]:
     """Buffers that training moves: those of normalisation."""
     norms = [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._NormBase) and m.track_running_stats]
     return [b for m in norms for b in m.buffers(recurse=False)]
+
+
+def bucket_assignment(parameters: Sequence[torch.Tensor]) -> list[list[int]]:
+    """Numbers of the parameters, in the buckets in which DDP exchanges their gradients."""
+    assign: Any = vars(dist)["_compute_bucket_assignment_by_size"]  # DDP's own
+    return assign(parameters, [FIRST_BUCKET, BUCKET])[0]

@@ -7,10 +7,10 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from gpuwise.train.config import NO_PLAN, Plan, TunedSpeed
 from gpuwise.train.hook.journal import Journal
-from gpuwise.train.hook.ticks import steady
-from gpuwise.train.run.config import NO_PLAN, Plan, TunedSpeed
 from gpuwise.train.run.progress import Loop, cost_usd, loop_of
+from gpuwise.train.ticks import steady
 from gpuwise.train.tune.energy import NO_ENERGY, Energy
 from gpuwise.train.tune.trial import rate_of
 

@@ -6,9 +6,9 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from gpuwise.train.config import NO_PLAN, Plan, TunedSpeed
 from gpuwise.train.hook.journal import Journal
-from gpuwise.train.hook.ticks import Step, Tick, boundary, steps_of, warm_up
-from gpuwise.train.run.config import NO_PLAN, Plan, TunedSpeed
+from gpuwise.train.ticks import Step, Tick, boundary, steps_of, warm_up
 from gpuwise.train.tune.energy import NO_ENERGY, Meter
 from gpuwise.units import HOUR_S, J_PER_KWH
 

@@ -10,11 +10,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gpuwise.errors import GpuwiseError, InputError
+from gpuwise.train.config import FILE, Plan, TunedConfig, TunedSpeed, read
 from gpuwise.train.hook.journal import Journal
 from gpuwise.train.hook.launch import Outcome, Streams, launch
 from gpuwise.train.hook.settings import Settings
 from gpuwise.train.run.comparison import RunComparison, comparison_of
-from gpuwise.train.run.config import FILE, Plan, TunedConfig, TunedSpeed, read
 from gpuwise.train.run.progress import LoopReader, Progress, cost_usd, loop_of, progress_of
 from gpuwise.train.tune.energy import NO_ENERGY, Energy, Meter
 from gpuwise.train.tune.peak import Device, device_of

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from gpuwise.train.levers.fp8 import why_not_fp8
 from gpuwise.train.levers.table import BY_NAME, LEVERS
+from gpuwise.train.levers.workers import Probe, workers_to_try
 from gpuwise.train.tune.facts import Facts
-from gpuwise.train.tune.loader import Probe, workers_to_try
 from gpuwise.train.tune.stats import LEAST_GAIN
 from gpuwise.workload.changes.registry import ChangeKind
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from gpuwise.errors import GpuwiseError
-from gpuwise.train.run.config import NO_PLAN, TunedConfig, TunedSpeed, read, write
+from gpuwise.train.config import NO_PLAN, TunedConfig, TunedSpeed, read, write
 from gpuwise.train.tune.batch.document import batch_document
 from gpuwise.train.tune.parity import Verdict
 from gpuwise.train.tune.search import CandidateResult, Result

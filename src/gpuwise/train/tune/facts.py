@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gpuwise.train.hook.journal import Journal
-from gpuwise.train.tune.loader import free_cores
+from gpuwise.train.levers.workers import free_cores
 from gpuwise.train.tune.peak import processor_has_bf16
 from gpuwise.train.tune.trial import Trial, shares_of
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from gpuwise.train.hook.journal import Journal
-from gpuwise.train.hook.ticks import Step
+from gpuwise.train.ticks import Step
 from gpuwise.train.tune.peak import Peaks
 
 LEAST_SHARE = 0.001

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from gpuwise.files import read_bytes
 from gpuwise.records.record import Record, Run, Value
 from gpuwise.records.store import Records
-from gpuwise.train.run.config import TunedSpeed
+from gpuwise.train.config import TunedSpeed
 from gpuwise.train.tune.peak import Device
 
 if TYPE_CHECKING:

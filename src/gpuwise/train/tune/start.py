@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from gpuwise.train.run.config import TunedConfig, write
+from gpuwise.train.config import TunedConfig, write
 
 START_LIMIT_S = 30.0
 """Levers that save more than this are worth any start: it is not measured. Rule of this project."""

@@ -13,8 +13,8 @@ from gpuwise.errors import GpuwiseError, InputError
 from gpuwise.train.hook.journal import Journal
 from gpuwise.train.hook.launch import Limits, Outcome, launch
 from gpuwise.train.hook.settings import Parity, Settings, Stop
-from gpuwise.train.hook.ticks import Step, Tick, boundary, steady, steps_of
 from gpuwise.train.hook.zygote import Zygote
+from gpuwise.train.ticks import Step, Tick, boundary, steady, steps_of
 from gpuwise.train.tune.energy import Energy, Meter
 from gpuwise.train.tune.flop import Flop, flop_of
 from gpuwise.train.tune.peak import Device, device_of

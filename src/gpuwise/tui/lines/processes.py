@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from gpuwise.machine.devices.readings import GpuProcess
 from gpuwise.machine.telemetry.frames import Frame, HostProcess
 from gpuwise.tui.lines.text_runs import UNKNOWN, Line, Run, clock_words, left, line, percent, right, run, short_bytes
+from gpuwise.tui.state import Order
 
 NO_NUMBER = 1 << 30
 
@@ -111,18 +112,6 @@ BY_NAME: Mapping[str, Column] = {c.name: c for c in COLUMNS}
 SHORTEST_COMMAND = 20
 HOST_ONLY = ("pid", "user", "cpu", "host-memory", "time", "container", "command")
 """Columns that say something of a process on no card."""
-
-
-@dataclass(frozen=True, slots=True)
-class Order:
-    """Order and filter of the table."""
-
-    column: str = "memory"
-    falling: bool = True
-    tree: bool = False
-    filter: str = ""
-    card: int | None = None
-    """Only the processes of this card."""
 
 
 def entries_of(frame: Frame, boot_now_s: float | None) -> list[Entry]:

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from gpuwise.train.config import read
 from gpuwise.train.hook.launch import Limits, Outcome
 from gpuwise.train.hook.settings import Stop
 from gpuwise.train.hook.zygote import Zygote
-from gpuwise.train.run.config import read
 from gpuwise.train.tune.batch.capacity import Capacity
 from gpuwise.train.tune.batch.finder import find_batch
 from gpuwise.train.tune.batch.probe import CannotError, Levers, Prober

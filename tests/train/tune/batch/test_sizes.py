@@ -18,7 +18,7 @@ from gpuwise.errors import GpuwiseError
 from gpuwise.train.hook.journal import Journal
 from gpuwise.train.hook.launch import Outcome
 from gpuwise.train.hook.settings import Stop
-from gpuwise.train.hook.ticks import Tick
+from gpuwise.train.ticks import Tick
 from gpuwise.train.tune.batch.capacity import Capacity, capacity_of, filled_bytes
 from gpuwise.train.tune.batch.document import batch_document
 from gpuwise.train.tune.batch.fitting import fit

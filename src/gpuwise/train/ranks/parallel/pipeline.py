@@ -23,8 +23,7 @@ from gpuwise.train.levers.items import random_numbers_kept
 from gpuwise.train.levers.modules import each_tensor
 from gpuwise.train.ranks.meter import Meter
 from gpuwise.train.ranks.parallel.stages import Stage, StageEnd
-from gpuwise.train.ranks.predicted import bucket_assignment
-from gpuwise.train.ranks.wrap import gradients, local_of
+from gpuwise.train.ranks.wrap import bucket_assignment, gradients, local_of
 
 Micro = Callable[[nn.Module, int], torch.Tensor]
 """The loss of micro-batch ``at``, of the model that it is given."""

@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 
 from gpuwise.errors import InputError
-from gpuwise.train.ranks.predicted import bucket_assignment
+from gpuwise.train.ranks.wrap import bucket_assignment
 
 
 class Reducer:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwise.train.hook.ticks import Step, Tick, boundary, steady, steps_of, warm_up
+from gpuwise.train.ticks import Step, Tick, boundary, steady, steps_of, warm_up
 
 
 def loop(pattern: list[int], turns: int, seconds: float = 1.0) -> list[Tick]:

@@ -6,7 +6,7 @@ import time
 import pytest
 
 from gpuwise.errors import InputError
-from gpuwise.train.tune.loader import Probe, predicted_rate, probe_items, workers_to_try
+from gpuwise.train.levers.workers import Probe, predicted_rate, probe_items, workers_to_try
 from studies import loader_runs
 from studies.loader_runs import Check, choose_workers, run_loader, working_cores
 

@@ -12,6 +12,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 
+DISCOVERY_TICKS = 2
+"""Outermost modules are looked for until so many optimizer steps are past."""
 BY_BACKWARD = -1
 """``Tick.optimizer`` where the loop has no optimizer and its backward passes are counted in its place."""
 CLOSURE = "gpuwise: closure"
