@@ -16,7 +16,7 @@ from typing import Any
 from gpuwise.facts.hardware.cpus import Cpu, find_cpu
 from gpuwise.facts.loading import Field, Record, parse_csv
 from gpuwise.facts.sources import sources
-from gpuwise.predict.estimate import Z80
+from gpuwise.interval import Z80
 
 DATA = Path(__file__).parent / "data" / "cpu_measured.csv"
 SCHEMA = {

@@ -18,11 +18,13 @@ from collections.abc import Iterator
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
+from statistics import NormalDist
 
 import pytest
 
 import gpuwise
 from gpuwise.errors import EXTRAS, DataError, FieldError
+from gpuwise.interval import BAND, INTERVAL, P80, Z80
 from gpuwise.predict import coefficients
 
 PACKAGE = Path(gpuwise.__file__).parent
@@ -247,7 +249,7 @@ def _floor(module: str) -> int | None:
 
 def test_every_room_is_drawn() -> None:
     rooms = {p.name for p in PACKAGE.iterdir() if (p / "__init__.py").exists()}
-    modules = {"dtypes", "files", "processes", "text", "units", "errors", "shown", "version"}
+    modules = {"dtypes", "files", "processes", "text", "units", "errors", "interval", "shown", "version"}
     assert rooms == {name.split(".")[1] for name in _layers()} - modules
 
 
@@ -509,3 +511,19 @@ def test_the_catalogues_are_as_large_as_promised() -> None:
 
     assert len(accelerators()) >= 150 and len(models()) >= 80 and len(systems()) >= 30
     assert all(o.as_of.year >= 2024 for o in offers())
+
+
+def test_interval_is_written_once() -> None:
+    """Its share, its quantile and the words for it stand in one file: code and texts move together."""
+    for path in sorted(PACKAGE.rglob("*.py")):
+        if path.name == "interval.py":
+            continue
+        tree = ast.parse(path.read_text())
+        docs = {id(n.value) for n in ast.walk(tree) if isinstance(n, ast.Expr)}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Constant) and id(node) not in docs:
+                text = isinstance(node.value, str) and re.search(r"(?<![\d.])80 %", node.value)
+                number = isinstance(node.value, float) and abs(node.value - Z80) < 1e-2
+                assert not text and not number, f"{path}:{node.lineno}: use gpuwise.interval"
+    assert NormalDist().cdf(Z80) - NormalDist().cdf(-Z80) == pytest.approx(INTERVAL)
+    assert BAND[2] - BAND[0] == pytest.approx(INTERVAL) and f"{100 * INTERVAL:.0f} %" == P80

@@ -13,8 +13,8 @@ from gpuwise.calibrate.collectives.score import OTHER_MACHINES, SIZE_EDGES, pred
 from gpuwise.calibrate.collectives.systems import system_of
 from gpuwise.calibrate.scores import F64, log_sigma_of, weighted_quantile
 from gpuwise.errors import InputError
+from gpuwise.interval import Z80
 from gpuwise.predict.comm.fabric import Coefficients
-from gpuwise.predict.estimate import Z80
 from gpuwise.units import MIB
 from studies import coefficient_files
 from studies.collectives import fit as fits

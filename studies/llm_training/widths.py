@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuwise.calibrate.scores import weighted_quantile
-from gpuwise.predict.estimate import Z80
+from gpuwise.interval import Z80
 from gpuwise.predict.stack_costs import EXPERTS
 
 F64 = NDArray[np.float64]

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuwise.predict.estimate import Z80
+from gpuwise.interval import Z80
 from studies.coefficient_files import write
 from studies.optimizers import minimize
 from studies.practice.rows import PracticeRow

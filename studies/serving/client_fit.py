@@ -22,8 +22,8 @@ from gpuwise.calibrate.serving.engine_loads import engine_figure, read_engine_ru
 from gpuwise.calibrate.serving.load import Figure, LoadRun, load_check, predicted, read_load_runs, replay
 from gpuwise.calibrate.serving.load_score import SINCE
 from gpuwise.errors import GpuwiseError
+from gpuwise.interval import Z80
 from gpuwise.predict.coefficients import load_json
-from gpuwise.predict.estimate import Z80
 from gpuwise.serve.engines.costs import EngineCosts, engine_costs
 from gpuwise.serve.engines.engine import EngineConfig, version_number
 from gpuwise.serve.simulate import Run

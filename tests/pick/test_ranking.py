@@ -13,6 +13,7 @@ from gpuwise.facts.models.catalogue import find_model
 from gpuwise.facts.offers.levels import ONE_PROVIDER_SIGMA, level_usd_per_hour
 from gpuwise.facts.offers.offer import current_by_provider
 from gpuwise.facts.offers.purchases import aged, purchases_for, typical_purchase_usd
+from gpuwise.interval import Z80
 from gpuwise.pick.api import pick
 from gpuwise.pick.candidates import Acquisition, counts_for, ways
 from gpuwise.pick.jobs import serving_job, training_job
@@ -20,7 +21,6 @@ from gpuwise.pick.limits import Limits, balance, parse_have
 from gpuwise.pick.outcomes import CLUSTER_LEAST_S, UNMEASURED, friction, level, on_offer
 from gpuwise.pick.owning import counted_usd
 from gpuwise.pick.ranking import key_of
-from gpuwise.predict.estimate import Z80
 from gpuwise.units import HOUR_S
 
 OWN = Limits(ways=("buy",))

@@ -7,7 +7,7 @@ from collections import defaultdict
 
 from gpuwise.facts.hardware.cpus import find_cpu
 from gpuwise.facts.sources import sources
-from gpuwise.predict.estimate import Z80
+from gpuwise.interval import Z80
 from studies.cpu_fit import LEAST_SIGMA, MATRIX_UNITS, fit, peak_of, predicted, rows
 
 

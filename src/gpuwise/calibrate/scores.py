@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuwise.facts.hardware.accelerators import Accelerator
-from gpuwise.predict.estimate import Z80
+from gpuwise.interval import INTERVAL, Z80
 from gpuwise.workload.capture.record.capture import Capture
 
 F64 = NDArray[np.float64]
@@ -76,7 +76,7 @@ def log_sigma_of(measured: F64, predicted: F64) -> float:
     """Interval width that covers 80 % of the residuals: quantile 0.8 of |log ratio| over the normal's 1.28."""
     ratio = np.abs(np.log(measured / predicted))
     ratio = ratio[np.isfinite(ratio)]
-    return float(np.quantile(ratio, 0.8) / Z80) if ratio.size else math.nan
+    return float(np.quantile(ratio, INTERVAL) / Z80) if ratio.size else math.nan
 
 
 def weighted_quantile(values: F64, weights: F64, level: float) -> float:

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuwise.calibrate.scores import Scores
-from gpuwise.predict.estimate import Z80
+from gpuwise.interval import Z80
 
 FAMILIES: dict[str, str] = {
     "gemm": "gpuwise.calibrate.gemm.score",

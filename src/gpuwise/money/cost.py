@@ -14,7 +14,8 @@ from gpuwise.facts.hardware.accelerators import accelerators
 from gpuwise.facts.hardware.systems import Cluster
 from gpuwise.facts.offers.levels import ONE_PROVIDER_SIGMA, level_usd_per_hour
 from gpuwise.facts.offers.offer import contracts_for, current_by_provider, offers_for, typical_price_usd_per_hour
-from gpuwise.predict.estimate import Z80, Basis, Estimate, weakest
+from gpuwise.interval import Z80
+from gpuwise.predict.estimate import Basis, Estimate, weakest
 from gpuwise.units import HOUR_S
 
 STALE_DAYS = 60

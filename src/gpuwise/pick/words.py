@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from gpuwise.facts.offers.offer import offers_for
 from gpuwise.facts.offers.purchases import month_or_year
+from gpuwise.interval import P80
 from gpuwise.pick.candidates import CODES, Acquisition, Exclusion
 from gpuwise.pick.jobs import ModelJob
 from gpuwise.pick.limits import Limits
@@ -107,7 +108,7 @@ def verdict(job: ModelJob | ForwardJob, limits: Limits, ranking: Ranking[Outcome
         sentences.append("If it cannot be had: " + ", ".join(hardware_texts) + ".")
     tied = [o for o in alternatives[:9] if alike(first, o, limits.objective)]
     if tied:
-        sentences.append(f"Within the 80 % intervals {_count(tied)} cannot be told from it by {_what(limits)}.")
+        sentences.append(f"Within the {P80} intervals {_count(tied)} cannot be told from it by {_what(limits)}.")
     return tuple(sentences)
 
 
@@ -151,7 +152,7 @@ def default_words(job: ModelJob | ForwardJob, limits: Limits) -> str:
         "full software comes before partial, the job as asked before the job with a change, what surely fits, at prices of "
         "today, counts seen on offer and several systems for a day at least, before others, CUDA before what is less than "
         "half as fast again; compared at the worse end of the "
-        "80 % interval, so a surer prediction wins over an equal guess"
+        f"{P80} interval, so a surer prediction wins over an equal guess"
     )
     if "rent" in limits.ways:
         first += ", a rent at what a typical provider asks"

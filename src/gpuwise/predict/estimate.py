@@ -11,12 +11,12 @@ from functools import cache
 from statistics import NormalDist
 from typing import Any, Literal, cast
 
+from gpuwise.interval import Z80
+
 Basis = Literal["measured", "fitted", "derived", "specified", "extrapolated"]
 """What an answer stands on, best first: a measurement of this very thing; coefficients fitted on this device; on its
 family (derived); specification only; beyond what was seen."""
 _ORDER: tuple[Basis, ...] = ("measured", "fitted", "derived", "specified", "extrapolated")
-Z80 = 1.2815515655446004
-"""Standard normal quantile of 0.9: half-width of an 80 % interval in standard deviations."""
 
 
 def weakest(*bases: Basis) -> Basis:

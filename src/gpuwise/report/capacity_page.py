@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpuwise.files import PAGE_SUFFIXES, check_target, write_text
+from gpuwise.interval import P80
 from gpuwise.report.figures import BAD, DASHES, INK, MARKERS, SMALL, Drawing, colour, draw, legend_below, margins
 from gpuwise.report.page import Markup, TableCell, TableRow, figures, heading, notes, page, table, verdict
 from gpuwise.serve.capacity.answer import Capacity, Recommendation
@@ -55,7 +56,7 @@ def capacity_page(answer: Capacity, sentences: list[str]) -> str:
     workload_source = [source.source] if isinstance(source, Workload) and source.source != "given" else []
     body += [
         heading("What it stands on"),
-        notes([*workload_source, *answer.notes, "latencies are simulated; intervals are of 80 %"]),
+        notes([*workload_source, *answer.notes, f"latencies are simulated; intervals are of {P80}"]),
     ]
     return page(
         f"{answer.arch.name} on {answer.label}",

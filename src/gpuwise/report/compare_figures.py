@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpuwise.errors import UnpredictableError
+from gpuwise.interval import P80
 from gpuwise.pick.compare.comparison import Comparison
 from gpuwise.pick.compare.facts import RATES, WORK_DTYPE, dtype_of
 from gpuwise.pick.compare.rows import FigureRow, find_row, say
@@ -174,10 +175,10 @@ def _bars(comparison: Comparison) -> list[Drawing]:
             "reached",
             "What is really reached",
             rows,
-            "Bars: reached in a long run; whiskers: 80 % intervals; grey line: the peak",
+            f"Bars: reached in a long run; whiskers: {P80} intervals; grey line: the peak",
         )
     rows = [r for k in WORK_ROWS if (r := find_row(comparison.rows, k)) is not None]
-    whiskers = "Whiskers are 80 % intervals"
+    whiskers = f"Whiskers are {P80} intervals"
     work = comparison.work
     return [
         *_bar_figure(

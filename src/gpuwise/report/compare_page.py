@@ -6,6 +6,7 @@ from pathlib import Path
 
 from gpuwise.facts.sources import sources
 from gpuwise.files import FIGURE_SUFFIXES, PAGE_SUFFIXES, check_target, write_text
+from gpuwise.interval import P80
 from gpuwise.pick.compare.comparison import Comparison
 from gpuwise.pick.compare.rows import Cell, FigureRow, say, say_span
 from gpuwise.pick.compare.words import names_of
@@ -50,7 +51,7 @@ def compare_page(comparison: Comparison) -> str:
     items = [(f"{by_key[k].title} ({by_key[k].kind})", by_key[k].url) for k in numbers]
     marks = (
         "Green: the best of its row. ~: weak, that is not from the vendor, inferred, old, or predicted from specifications "
-        "alone. Dense rates with FP32 accumulation; links in one direction; ranges are 80 % intervals, of prices the "
+        f"alone. Dense rates with FP32 accumulation; links in one direction; ranges are {P80} intervals, of prices the "
         "cheapest and the dearest. Small numbers lead to the sources."
     )
     return page(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from gpuwise.interval import P80
 from gpuwise.money.rent_or_own.comparison import Option, RentOrOwn
 from gpuwise.report.figures import (
     BAD,
@@ -126,12 +127,12 @@ def _over_time(result: RentOrOwn) -> Drawing:
     if even is None:
         caption = "Owning does not pay for itself out of the rent it saves in half of the scenarios."
     else:
-        caption = f"Owning has paid for itself after {even.expected:.0f} months (80 %: {even.low:.0f} to {even.high:.0f})."
+        caption = f"Owning has paid for itself after {even.expected:.0f} months ({P80}: {even.low:.0f} to {even.high:.0f})."
     ends = "; ".join(f"{o.label} {dollars(float(o.cumulative_usd[1, -1]))}" for o in options)
     return draw(
         "over-time",
         "Money spent by month",
-        f"{caption} Bands hold 80 % of the scenarios; resale is left out.",
+        f"{caption} Bands hold {P80} of the scenarios; resale is left out.",
         4.2,
         paint,
         f"Spent in the end: {ends}.",
@@ -178,7 +179,7 @@ def _by_hours(result: RentOrOwn) -> Drawing:
         caption = "A month has too few hours for owning to be the cheaper way in half of the scenarios."
     else:
         caption = (
-            f"Owning is the cheaper way above {hours.expected:,.0f} hours a month and GPU (80 %: {hours.low:,.0f} to "
+            f"Owning is the cheaper way above {hours.expected:,.0f} hours a month and GPU ({P80}: {hours.low:,.0f} to "
             f"{hours.high:,.0f}), resale counted. The strip below is the winner; grey is undecided."
         )
     return draw("by-hours", "Where renting and owning win", caption, 3.7, paint)
@@ -227,7 +228,7 @@ def _breakdown(result: RentOrOwn) -> Drawing:
     return draw(
         "breakdown",
         "What the money pays for",
-        f"Present value over {result.horizon_months} months. The diamond is the total, its whisker the 80 % interval; "
+        f"Present value over {result.horizon_months} months. The diamond is the total, its whisker the {P80} interval; "
         "resale counts against the rest.",
         1.5 + 0.34 * len(names),
         paint,
@@ -342,7 +343,7 @@ def _prices(result: RentOrOwn) -> Drawing:
     return draw(
         "prices",
         "What renting may cost",
-        f"In {result.horizon_months} months the middle scenario stands at {format_usd(end)}, 80 % lie between "
+        f"In {result.horizon_months} months the middle scenario stands at {format_usd(end)}, {P80} lie between "
         f"{format_usd(low)} and {format_usd(high)}. Prices: {fan.fitted_on}.",
         3.8,
         paint,
@@ -359,7 +360,7 @@ def _mix(result: RentOrOwn) -> Drawing:
     def paint(figure: Figure) -> None:
         ax = figure.add_subplot()
         low, middle, high = result.mix_usd
-        ax.fill_between(result.mix_counts, low, high, color=SERIES[2], alpha=0.18, lw=0, label="80 % of the scenarios")
+        ax.fill_between(result.mix_counts, low, high, color=SERIES[2], alpha=0.18, lw=0, label=f"{P80} of the scenarios")
         ax.plot(
             result.mix_counts,
             middle,
@@ -410,7 +411,7 @@ def _difference(result: RentOrOwn) -> Drawing:
     return draw(
         "difference",
         "How sure it is",
-        f"Owning is cheaper in {100 * result.own_wins:.0f} % of {result.n_scenarios:,} scenarios; 80 % of the "
+        f"Owning is cheaper in {100 * result.own_wins:.0f} % of {result.n_scenarios:,} scenarios; {P80} of the "
         f"differences lie between {dollars(d.low)} and {dollars(d.high)}.",
         2.9,
         paint,

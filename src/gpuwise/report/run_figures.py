@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from gpuwise.interval import P80
 from gpuwise.money.run.cost import RunCost
 from gpuwise.report.cost_figures import dollars
 from gpuwise.report.figures import INK, MUTED, SERIES, SMALL, Drawing, colour, draw, margins, room_for
@@ -49,8 +50,8 @@ def _bill(cost: RunCost) -> Drawing:
     return draw(
         "bill",
         f"The bill: {dollars(total.expected)}",
-        f"80 % interval {dollars(total.low)} to {dollars(total.high)}. Blue is time of the machines, orange what is not; "
-        "whiskers are 80 % intervals.",
+        f"{P80} interval {dollars(total.low)} to {dollars(total.high)}. Blue is time of the machines, orange what is not; "
+        f"whiskers are {P80} intervals.",
         0.2 + 0.27 * len(lines),
         paint,
         f"{caption}.",
@@ -80,7 +81,7 @@ def _power(cost: RunCost) -> Drawing | None:
             lw=1.2,
             marker="|",
             ms=6,
-            label=f"total {format_rate(budget.total_w.expected, 'W')}, 80 %",
+            label=f"total {format_rate(budget.total_w.expected, 'W')}, {P80}",
         )
         ax.set_ylim(-0.9, len(items) - 0.2)
         ax.set_xlim(0, 1.12 * max(start, budget.design_w, budget.most_w or 0.0, budget.total_w.high) / KILO)
@@ -98,7 +99,7 @@ def _power(cost: RunCost) -> Drawing | None:
     return draw(
         "power",
         f"Power at work: {format_rate(total.expected, 'W')}",
-        f"80 % interval {format_rate(total.low, 'W')} to {format_rate(total.high, 'W')}; site: "
+        f"{P80} interval {format_rate(total.low, 'W')} to {format_rate(total.high, 'W')}; site: "
         f"{budget.site}, PUE {budget.pue.expected:.2f}.",
         2.7,
         paint,
@@ -132,7 +133,7 @@ def _carbon(cost: RunCost) -> Drawing | None:
     return draw(
         "carbon",
         "Carbon",
-        f"Kilograms of CO2 equivalent on the grid {carbon.grid}, with 80 % intervals.",
+        f"Kilograms of CO2 equivalent on the grid {carbon.grid}, with {P80} intervals.",
         0.75,
         paint,
         "; ".join(f"{n} {_kg(e.expected)}" for n, e in items) + ".",

@@ -12,9 +12,9 @@ from gpuwise.calibrate.collectives import score as collectives
 from gpuwise.calibrate.collectives.rows import read_rows
 from gpuwise.calibrate.collectives.systems import BOXES, system_of
 from gpuwise.errors import InputError
+from gpuwise.interval import Z80
 from gpuwise.predict.comm.collectives import curve
 from gpuwise.predict.comm.fabric import MEASURED_SIZES, shipped
-from gpuwise.predict.estimate import Z80
 from studies.collectives import fit as collectives_fit
 from studies.collectives import refit
 

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from gpuwise.errors import InputError
 from gpuwise.facts.sources import sources
+from gpuwise.interval import Z80
 from gpuwise.money.rent_or_own.uncertain_inputs import UncertainInput, economics, number
-from gpuwise.predict.estimate import Z80
 
 three = st.lists(st.floats(0.01, 1e6), min_size=3, max_size=3).map(sorted)
 

@@ -9,6 +9,7 @@ import uuid
 from typing import TYPE_CHECKING, Any
 
 from gpuwise.errors import InputError
+from gpuwise.interval import P80
 
 if TYPE_CHECKING:
     from gpuwise.cli.fitted_table import FittedTable
@@ -174,9 +175,9 @@ def _table(rows: tuple[Figure, ...]) -> FittedTable:
         return "-" if seconds is None else format_duration(seconds)
 
     table = table_of(
-        ["latency", "measured", "80 % interval", "predicted", "ratio", "target"],
+        ["latency", "measured", f"{P80} interval", "predicted", "ratio", "target"],
         left=("latency",),
-        gives_way=("80 % interval", "ratio"),
+        gives_way=(f"{P80} interval", "ratio"),
     )
     for r in rows:
         span = "" if r.low_s is None else f"{say(r.low_s)} to {say(r.high_s)}"

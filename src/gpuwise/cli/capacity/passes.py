@@ -6,6 +6,8 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from gpuwise.interval import P80
+
 if TYPE_CHECKING:
     from gpuwise.facts.models.architecture import Architecture
     from gpuwise.facts.models.convnets import ConvNet
@@ -129,9 +131,9 @@ def _show(answers: list[ForwardCapacity], workload: str) -> None:
     to.print()
     unit, seconds, many, count = ("h", HOUR_S, "1000", 1e3) if first.items == "videos" else ("s", 1.0, "M", MEGA)
     table = table_of(
-        ["GPU", f"each/{unit}", "80 %", "one alone", "p50", "p95", "batch", "GPUs", "$/h", f"$/{many}", f"Wh/{many}"],
+        ["GPU", f"each/{unit}", P80, "one alone", "p50", "p95", "batch", "GPUs", "$/h", f"$/{many}", f"Wh/{many}"],
         left=("GPU",),
-        gives_way=("80 %", "p50", f"Wh/{many}", "batch", "one alone"),
+        gives_way=(P80, "p50", f"Wh/{many}", "batch", "one alone"),
     )
     for a in answers[:ROWS]:
         p = a.point

@@ -9,6 +9,7 @@ from rich.text import Text
 
 from gpuwise.cli.out import console, grid, section, table_of
 from gpuwise.cli.words import percent, span
+from gpuwise.interval import P80
 from gpuwise.serve.capacity.answer import Capacity, Recommendation
 from gpuwise.serve.capacity.changes import MODEL, WEAK_GAIN
 from gpuwise.serve.capacity.commands import shell_lines
@@ -44,7 +45,7 @@ def requests(rate_per_s: float, like_per_s: float | None = None) -> str:
 
 def _interval(each: Estimate) -> str:
     """``(80 % interval 0.87 to 2.6 requests/s)``: both ends in the unit of the estimate."""
-    return f"(80 % interval {span(each, lambda rate: requests(rate, each.expected))})"
+    return f"({P80} interval {span(each, lambda rate: requests(rate, each.expected))})"
 
 
 def show_capacity(answer: Capacity, budget_usd_per_hour: float | None = None) -> None:

@@ -9,6 +9,7 @@ from gpuwise.cli.bars import single
 from gpuwise.cli.out import console, grid, section, table_of
 from gpuwise.cli.words import percent, plain, span
 from gpuwise.facts.operations import sites
+from gpuwise.interval import P80
 from gpuwise.money.cost import Price
 from gpuwise.money.run.changes import Change
 from gpuwise.money.run.cost import RunCost, published_usd
@@ -68,7 +69,12 @@ def _headline(to: Console, name: str, amount: str, cost: RunCost) -> None:
 
 def _bill(to: Console, cost: RunCost) -> None:
     wide = to.width >= 100
-    table = table_of(["", "$", "80 %", "hours", *([""] if wide else [])], left=("", "80 %"), wrap=("",), gives_way=("80 %",))
+    table = table_of(
+        ["", "$", P80, "hours", *([""] if wide else [])],
+        left=("", P80),
+        wrap=("",),
+        gives_way=(P80,),
+    )
     for line in cost.lines:
         hours = "" if line.hours is None else _number(line.hours.expected)
         usd = "" if cost.run.price is None and line.hours is not None else _usd(line.usd.expected)
@@ -84,7 +90,7 @@ def _power(to: Console, cost: RunCost) -> None:
     if budget is None or cost.kwh is None:
         section(to, "Power", f"The design power of {cost.run.cluster.accelerator.name} is not published.")
         return
-    table = table_of(["", "kW", "80 %", "kWh", "of it", ""], left=("", "80 %"), wrap=("",))
+    table = table_of(["", "kW", P80, "kWh", "of it", ""], left=("", P80), wrap=("",))
     for name, watts in budget.items().items():
         if watts.expected > 0:
             share = cost.kwh_parts[name] / cost.kwh.expected

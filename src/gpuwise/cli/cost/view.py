@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from gpuwise.cli.bars import single
 from gpuwise.cli.out import console, grid, section, table_of
 from gpuwise.cli.words import percent, plain
+from gpuwise.interval import P80
 from gpuwise.money.rent_or_own.comparison import LONGEST_MONTHS, Assumption, Bar, Option, RentOrOwn
 from gpuwise.money.rent_or_own.counting import CostSteps
 from gpuwise.money.rent_or_own.rules import RuleCheck
@@ -84,9 +85,9 @@ def _hourly(usd: float) -> str:
 def _options(to: Console, r: RentOrOwn) -> None:
     wide = to.width >= 100
     spread = any(o.total_usd.low < o.total_usd.high for o in r.options)  # nothing varies where every price is held still
-    ends = ["80 %"] * spread
+    ends = [P80] * spread
     columns = ["", "total", *ends, "$/GPU h", *ends, *(["busy"] if wide else []), "cheapest in"]
-    table = table_of(columns, left=("", "80 %"), wrap=("",), gives_way=("80 %", "busy"))
+    table = table_of(columns, left=("", P80), wrap=("",), gives_way=(P80, "busy"))
     for i, o in enumerate(r.options):
         busy = [_percent(o.utilisation)] if wide else []
         table.add_row(
@@ -147,7 +148,7 @@ def _energy(to: Console, r: RentOrOwn) -> None:
     with_energy = [o for o in r.options if o.kwh is not None]
     if not with_energy:
         return
-    table = table_of(["", "MWh", "80 %", "t CO2e running", "t CO2e making"], left=("", "80 %"), gives_way=("80 %",))
+    table = table_of(["", "MWh", P80, "t CO2e running", "t CO2e making"], left=("", P80), gives_way=(P80,))
     rows = [r.best] + [o for o in (r.option("own"), r.option(r.best_rent)) if o.name != r.best.name]
     for o in rows:
         if o.kwh is not None:
@@ -184,7 +185,7 @@ def _assumed(to: Console, r: RentOrOwn) -> None:
     table.header = False
     for a in assumptions:
         table.add_row(a.label, _marked(a), a.source)
-    section(to, "Assumed (80 % ranges; ~ an estimate nobody measured)", table)
+    section(to, f"Assumed ({P80} ranges; ~ an estimate nobody measured)", table)
     n_more = len(r.assumptions) - len(assumptions)
     if n_more > 0:
         to.print(f"  and {n_more} more, each with its source: --json or --html FILE")

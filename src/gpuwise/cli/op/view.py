@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
 from gpuwise.cli.out import console, table_of
+from gpuwise.interval import P80
 from gpuwise.plan.one_model import ModelAnswer, ModelRow
 from gpuwise.plan.one_op import Answer, OperationTime
 from gpuwise.predict.estimate import to_document
@@ -49,10 +50,13 @@ def _show_kernel(to: Console, answer: Answer) -> None:
     rows = [*answer.rows, *([answer.against] if answer.against else [])]
     paths, faster = any(r.path for r in rows), any(r.speedup for r in rows)
     wide = to.width >= WIDE
-    columns = ["device", *(["path"] if paths else []), "time", *(["80 % interval"] if wide else [])]
+    columns = ["device", *(["path"] if paths else []), "time", *([f"{P80} interval"] if wide else [])]
     columns += ["rate", "of peak", "bound by", *(["against CPU"] if faster else [])]
     table = table_of(
-        columns, left=("device", "path", "bound by"), wrap=("device", "path"), gives_way=("80 % interval", "bound by")
+        columns,
+        left=("device", "path", "bound by"),
+        wrap=("device", "path"),
+        gives_way=(f"{P80} interval", "bound by"),
     )
     last = ""
     for r in rows:
@@ -89,9 +93,9 @@ def _show_model(to: Console, answer: ModelAnswer) -> None:
     rows = [*answer.rows, *([answer.against] if answer.against else [])]
     wide, faster = to.width >= WIDE, any(r.speedup for r in rows)
     cost = any(r.cost_usd for r in rows)
-    columns = ["device", "tokens/s", *(["80 % interval"] if wide else []), "time"]
+    columns = ["device", "tokens/s", *([f"{P80} interval"] if wide else []), "time"]
     columns += [*(["cost"] if cost else []), "bound by", *(["against CPU"] if faster else [])]
-    table = table_of(columns, left=("device", "bound by"), wrap=("device", "bound by"), gives_way=("80 % interval",))
+    table = table_of(columns, left=("device", "bound by"), wrap=("device", "bound by"), gives_way=(f"{P80} interval",))
     for r in rows:
         table.add_row(
             r.device,
@@ -117,7 +121,7 @@ def _footer(to: Console, rows: list[OperationTime] | list[ModelRow], answer: Ans
     for note in notes:
         to.print(f"  {note}", style="dim")
     words = "device times; expected values" + (
-        " with 80 % intervals" if to.width >= WIDE else " (intervals from 100 columns on, or --json)"
+        f" with {P80} intervals" if to.width >= WIDE else " (intervals from 100 columns on, or --json)"
     )
     if answer is not None:
         peak = f"the dense {answer.work.dtype} rate" if answer.work.flop else "the bandwidth"

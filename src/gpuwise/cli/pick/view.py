@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from gpuwise.cli.out import console, grid, section, table_of
+from gpuwise.interval import P80
 from gpuwise.pick.api import Pick
 from gpuwise.pick.jobs import ModelJob
 from gpuwise.pick.outcomes import Outcome
@@ -91,7 +92,7 @@ def _money_title(job: ModelJob | ForwardJob, how: str) -> str:
     return {"rent": f", dollars{period}", "buy": f", purchase with electricity{period}", "notebook": ""}[how]
 
 
-GIVES_WAY = ("tok/J", "$/(GB/s)", "$/GB", "80 %", "$/EFLOP", "W")
+GIVES_WAY = ("tok/J", "$/(GB/s)", "$/GB", P80, "$/EFLOP", "W")
 """Columns left out, in this order, until the others stand whole."""
 
 
@@ -114,7 +115,7 @@ def _cells(job: ModelJob | ForwardJob, o: Outcome) -> dict[str, str]:
         "GPUs": f"{o.n}x {short_name(o.cluster.accelerator.name)}",
         "price": price_words(o.way),
         job.rate_title if job.serving else "time": _speed(job, o),
-        "80 %": _span(job, o),
+        P80: _span(job, o),
         "cost": money(o.cost_usd.expected),
         "$/EFLOP": three(1000 * o.usd_per_pflop),
         "$/GB": three(months * o.usd_per_gb),

@@ -21,6 +21,7 @@ from gpuwise.cli.out import console, grid, section, table_of
 from gpuwise.cli.words import BASIS, between, percent, plain
 from gpuwise.export.job import writes_model
 from gpuwise.export.targets import TOOLS, command, device_gaps, gaps_of, tool_of
+from gpuwise.interval import P80
 from gpuwise.plan.answer import CapturedStep, Option, Plan
 from gpuwise.plan.explain import layout
 from gpuwise.plan.explain import percent as slower
@@ -72,10 +73,10 @@ def _show(plan: Plan[TrainingEstimate]) -> None:
     _levels(to, best)
     left, right = _layout_table(plan, best), _numbers_table(plan, best)
     if to.width >= WIDE:
-        section(to, "Layout, and numbers with 80 % intervals", _beside(left, right))
+        section(to, f"Layout, and numbers with {P80} intervals", _beside(left, right))
     else:
         section(to, "Layout", left)
-        section(to, "Numbers (80 % intervals)", right)
+        section(to, f"Numbers ({P80} intervals)", right)
     _memory(to, best)
     section(
         to,

@@ -10,6 +10,7 @@ from gpuwise.cli.answer_tables import TIGHT, remedies_table, show_memory, speed_
 from gpuwise.cli.out import console, grid, section, table_of
 from gpuwise.cli.step.words import category_words, head_words, maker_words, place_words
 from gpuwise.cli.words import plain, span
+from gpuwise.interval import P80
 from gpuwise.plan.answer import Fit, Option, OtherHardware
 from gpuwise.plan.changes.batch_search import BatchSearch
 from gpuwise.plan.changes.trial import StepRemedy
@@ -39,7 +40,7 @@ def show_step_fit(fit: Fit[StepEstimate]) -> None:
     """Print the whole answer."""
     to, m = console(), fit.estimate
     _headline(to, fit)
-    section(to, "Memory of one GPU, with 80 % intervals", _numbers(m))
+    section(to, f"Memory of one GPU, with {P80} intervals", _numbers(m))
     _peak(to, fit.step.capture, m)
     show_findings(to, fit.step.capture)
     _sketch(to, fit)
@@ -104,7 +105,7 @@ def _times(n: int) -> str:
 
 def _numbers(m: StepEstimate) -> FittedTable:
     memory = m.memory
-    table = table_of(["what", "bytes", "80 %", "how"], left=("what", "80 %"), under="how")
+    table = table_of(["what", "bytes", P80, "how"], left=("what", P80), under="how")
     table.header = False
     from rich.text import Text
 

@@ -20,6 +20,7 @@ from gpuwise.cli.step.fit_view import (
 )
 from gpuwise.cli.step.words import head_words
 from gpuwise.cli.words import BASIS, percent, plain
+from gpuwise.interval import P80
 from gpuwise.plan.answer import Option, Plan
 from gpuwise.plan.step.estimates import StepEstimate
 from gpuwise.plan.step.time_parts import by_module, is_host_bound, largest_first, mfu, waiting_phase
@@ -41,7 +42,7 @@ def show_step_plan(plan: Plan[StepEstimate]) -> None:
     to, step, best, whole = console(), plan.step, plan.best, plan.step_time_s
     assert best is not None and whole is not None, "own code always has an option: the step on the cluster"
     _headline(to, plan, best, whole)
-    section(to, "Numbers with 80 % intervals", _numbers(plan, best, whole))
+    section(to, f"Numbers with {P80} intervals", _numbers(plan, best, whole))
     time = best.estimate.time
     if time is not None:
         _time(to, time)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 
 from gpuwise.cli.options import NewFile
+from gpuwise.interval import P80
 
 if TYPE_CHECKING:
     from gpuwise.calibrate.validation import Result
@@ -143,7 +144,7 @@ def _show(results: list[Result]) -> None:
     from gpuwise.cli.out import console, section, table_of
 
     to = console()
-    columns = ["source", "split", "rows", "median", "MAPE", "bias", "80 % covers", "baseline", "left out"]
+    columns = ["source", "split", "rows", "median", "MAPE", "bias", f"{P80} covers", "baseline", "left out"]
     if not to.is_terminal and "COLUMNS" not in os.environ:
         to.width = max(to.width, WIDE)  # a file has room for every column
     if to.width < WIDE:
@@ -163,9 +164,9 @@ def _show(results: list[Result]) -> None:
     if reasons:
         section(to, "Left out, and why", "\n".join(reasons))
     to.print(
-        "\nMAPE: mean absolute percentage error. Bias: mean of predicted / measured - 1. 80 % covers: "
+        f"\nMAPE: mean absolute percentage error. Bias: mean of predicted / measured - 1. {P80} covers: "
         "share of rows "
-        "inside their 80 % interval. Baseline: the MAPE of the simple rule the family is compared with.",
+        f"inside their {P80} interval. Baseline: the MAPE of the simple rule the family is compared with.",
         style="dim",
     )
 
@@ -180,7 +181,7 @@ def _cells(r: Result) -> dict[str, str]:
         "median": _percent(r.median_ape),
         "MAPE": _percent(r.mape),
         "bias": _percent(r.bias, sign=True),
-        "80 % covers": _percent(r.coverage80, digits=0),
+        f"{P80} covers": _percent(r.coverage80, digits=0),
         "baseline": _percent(r.baseline_mape),
         "left out": f"{left_out:,}" if left_out else "",
     }

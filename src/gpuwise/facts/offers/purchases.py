@@ -22,6 +22,7 @@ from gpuwise.facts.hardware.systems import systems
 from gpuwise.facts.loading import Field, Record, ShippedData, parse_csv, shipped_text
 from gpuwise.facts.offers.seal import check_seal
 from gpuwise.facts.sources import check_shipped_sources
+from gpuwise.interval import Z80
 
 Condition = Literal["new", "used"]
 
@@ -32,8 +33,6 @@ same accelerator and condition: memory prices moved shop prices by a third in ha
 PRICE_SIGMA = 0.2
 """Standard deviation of the logarithm of a card's price after a year: used RTX 3090 cost 704, 800, 894 and 632 dollars within 27
 months, new cards a third more in 2026 than in 2025 (rows of purchases.csv)."""
-Z80 = 1.2815515655446004
-"""Standard normal quantile of 90 %: the upper end of an 80 % interval."""
 
 _MOST_USD = 1.0e7
 """Above any machine one buys (an NVL72 rack is three to four million)."""

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator
 
 from gpuwise.facts.sources import sources
+from gpuwise.interval import P80, Z80
 from gpuwise.money.cost import STALE_DAYS
 from gpuwise.money.rent_or_own.comparison import Assumption
 from gpuwise.money.rent_or_own.demand import HOURS_PER_MONTH, Demand
@@ -13,7 +14,6 @@ from gpuwise.money.rent_or_own.engine import Mix
 from gpuwise.money.rent_or_own.ownership import Ownership
 from gpuwise.money.rent_or_own.renting import Renting
 from gpuwise.money.rent_or_own.uncertain_inputs import UncertainInput
-from gpuwise.predict.estimate import Z80
 from gpuwise.units import format_usd
 
 _TERMS = {12: "1 year", 36: "3 years"}
@@ -104,7 +104,7 @@ def _path(rent: Renting) -> str:
     if process.volatility == 0:
         return "held still"
     log_sigma = float(process.log_sigma(12.0))
-    return f"{1200 * process.drift:+.0f} % a year, 80 % within {_times(Z80 * log_sigma)} after one"
+    return f"{1200 * process.drift:+.0f} % a year, {P80} within {_times(Z80 * log_sigma)} after one"
 
 
 def _times(log_width: float) -> str:

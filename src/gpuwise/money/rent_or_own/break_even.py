@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from gpuwise.money.rent_or_own.comparison import BAND, LONGEST_MONTHS, BreakEven, Floats
+from gpuwise.interval import BAND
+from gpuwise.money.rent_or_own.comparison import LONGEST_MONTHS, BreakEven, Floats
 from gpuwise.money.rent_or_own.demand import HOURS_PER_MONTH, Demand
 from gpuwise.money.rent_or_own.engine import Batch, Mix, draw, draw_prices, uncertain_inputs_of
 from gpuwise.money.rent_or_own.ownership import Ownership

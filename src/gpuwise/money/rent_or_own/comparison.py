@@ -15,8 +15,6 @@ from gpuwise.money.rent_or_own.demand import Demand
 from gpuwise.predict.estimate import Estimate
 
 Floats = NDArray[np.float64]
-BAND = (0.1, 0.5, 0.9)
-"""The percentiles of every band: the rows of a ``(3, ...)`` array."""
 
 
 @dataclass(frozen=True, slots=True)

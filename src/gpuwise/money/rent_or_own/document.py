@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import cast
 
+from gpuwise.interval import BAND
 from gpuwise.money.rent_or_own.break_even import HOURS_PER_MONTH
-from gpuwise.money.rent_or_own.comparison import BAND, LONGEST_MONTHS, Option, RentOrOwn
+from gpuwise.money.rent_or_own.comparison import LONGEST_MONTHS, Option, RentOrOwn
 from gpuwise.money.rent_or_own.counting import CostSteps
 from gpuwise.predict.estimate import to_document
 

@@ -13,8 +13,8 @@ import numpy as np
 from gpuwise.facts.grid import Grid
 from gpuwise.facts.hardware.systems import Cluster
 from gpuwise.facts.operations import operations
+from gpuwise.interval import BAND
 from gpuwise.money.carbon import making_kg
-from gpuwise.money.rent_or_own.comparison import BAND
 from gpuwise.money.rent_or_own.demand import HOURS_PER_MONTH, MONTHS_PER_YEAR
 from gpuwise.money.rent_or_own.uncertain_inputs import Array
 from gpuwise.predict.estimate import Estimate

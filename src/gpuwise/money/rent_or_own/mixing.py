@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpuwise.money.rent_or_own.comparison import BAND, Floats
+from gpuwise.interval import BAND
+from gpuwise.money.rent_or_own.comparison import Floats
 from gpuwise.money.rent_or_own.engine import Batch, Mix, Top
 from gpuwise.money.rent_or_own.renting import Reservation
 

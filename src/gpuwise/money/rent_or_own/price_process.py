@@ -25,8 +25,8 @@ from itertools import pairwise
 import numpy as np
 
 from gpuwise.errors import InputError, UnpredictableError
+from gpuwise.interval import Z80
 from gpuwise.money.rent_or_own.uncertain_inputs import Array
-from gpuwise.predict.estimate import Z80
 
 Series = Mapping[int, float]
 """US dollars per hour by month, counted from year 0 (``year * 12 + month - 1``); months may be missing."""

@@ -15,9 +15,10 @@ from itertools import chain
 import numpy as np
 
 from gpuwise.errors import InputError
+from gpuwise.interval import BAND
 from gpuwise.money.rent_or_own.assumptions_text import assumptions, label, notes
 from gpuwise.money.rent_or_own.break_even import break_even
-from gpuwise.money.rent_or_own.comparison import BAND, Option, PriceFan, RentOrOwn
+from gpuwise.money.rent_or_own.comparison import Option, PriceFan, RentOrOwn
 from gpuwise.money.rent_or_own.demand import HOURS_PER_MONTH, Demand
 from gpuwise.money.rent_or_own.engine import CHUNK, Batch, Mix, draw, draw_prices, uncertain_inputs_of
 from gpuwise.money.rent_or_own.footprint import Footprint, spread

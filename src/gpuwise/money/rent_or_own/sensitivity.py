@@ -12,7 +12,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from gpuwise.money.rent_or_own.comparison import BAND, Bar
+from gpuwise.interval import BAND
+from gpuwise.money.rent_or_own.comparison import Bar
 from gpuwise.money.rent_or_own.demand import Demand
 from gpuwise.money.rent_or_own.engine import PRICE, Batch, Mix, uncertain_inputs_of
 from gpuwise.money.rent_or_own.ownership import Ownership

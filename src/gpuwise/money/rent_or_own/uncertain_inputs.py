@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from gpuwise.errors import DataError, FieldError, InputError
 from gpuwise.facts.loading import Field, parse_toml
 from gpuwise.facts.operations import Quantity
-from gpuwise.predict.estimate import Z80
+from gpuwise.interval import Z80
 
 Array = NDArray[np.floating]
 """Numbers by scenario, month or both; the docstring of each use says which."""

@@ -21,8 +21,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from gpuwise.facts.hardware.accelerators import Accelerator
+from gpuwise.interval import Z80
 from gpuwise.predict.coefficients import load_json
-from gpuwise.predict.estimate import Z80, Estimate
+from gpuwise.predict.estimate import Estimate
 
 F64 = NDArray[np.float64]
 VECTOR_DTYPES = ("fp32", "fp64")

@@ -30,8 +30,9 @@ from gpuwise.errors import InputError, UnpredictableError
 from gpuwise.facts.hardware.accelerators import Accelerator, accelerators, check_accelerator
 from gpuwise.facts.loading import Field
 from gpuwise.facts.sources import cited_rows
+from gpuwise.interval import Z80
 from gpuwise.predict.coefficients import load_json
-from gpuwise.predict.estimate import Z80, Estimate
+from gpuwise.predict.estimate import Estimate
 from gpuwise.units import MIB
 
 Loading = Literal["lazy", "eager"]

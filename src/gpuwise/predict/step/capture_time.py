@@ -21,9 +21,10 @@ from numpy.typing import NDArray
 from gpuwise.errors import InputError
 from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.facts.hardware.systems import System
+from gpuwise.interval import Z80
 from gpuwise.predict.coefficients import load_json
 from gpuwise.predict.comm.capture import collective_seconds
-from gpuwise.predict.estimate import Z80, Basis, Estimate, weakest
+from gpuwise.predict.estimate import Basis, Estimate, weakest
 from gpuwise.predict.kernels.accelerator_factors import UNMEASURED, factor_key, step_log_sigma
 from gpuwise.predict.kernels.clock import mean_power_w, power_budget_w, step_clock, work_energy_j
 from gpuwise.predict.kernels.conditions import Conditions

@@ -21,7 +21,8 @@ from typing import Any, cast
 
 import numpy as np
 
-from gpuwise.predict.estimate import Z80, Estimate
+from gpuwise.interval import Z80
+from gpuwise.predict.estimate import Estimate
 from gpuwise.serve.capacity.configurations import Configuration
 from gpuwise.serve.load.load import Load
 from gpuwise.serve.load.requests import ClosedLoop

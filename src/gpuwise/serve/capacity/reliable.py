@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from gpuwise.facts.hardware.systems import Cluster
+from gpuwise.interval import P80
 from gpuwise.predict.estimate import Estimate
 from gpuwise.serve.capacity.fleet import Demand, accelerators_of, copies_for
 from gpuwise.serve.capacity.rate import SEARCH_REQUESTS, SEEDS, Limit, alone, keeps
@@ -26,7 +27,7 @@ WIDER, STEEP = 1.2, 9.0
 """Times wider targets must not carry this many times as much: tenfold, within what two searches differ by."""
 FURTHER = (1.02, 1.2, 1.5, 2.0)
 """Times the least target that may be kept, tried in turn."""
-ZERO_WORDS = "The 80 % interval of what a replica carries reaches 0: the targets are kept by chance."
+ZERO_WORDS = f"The {P80} interval of what a replica carries reaches 0: the targets are kept by chance."
 STEEP_WORDS = "Targets a fifth wider take a tenth of the GPUs: these are kept by chance."
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gpuwise.interval import P80
 from gpuwise.serve.capacity.rate import Limit, Point
 from gpuwise.serve.load.targets import METRICS
 from gpuwise.units import format_duration
@@ -100,7 +101,7 @@ def why_missed(alone: Point) -> str:
     if worst.met:
         longest = format_duration(worst.value_s * alone.longest)
         return (
-            f"A request that meets nobody has a {name} of {value}, up to {longest} within its 80 % interval, where {limit} is "
+            f"A request that meets nobody has a {name} of {value}, up to {longest} within its {P80} interval, where {limit} is "
             f"allowed ({worst.target.key}): the target is kept by chance, and no number of replicas makes it sure."
         )
     if worst.target.metric == "ttft":

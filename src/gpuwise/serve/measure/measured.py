@@ -9,6 +9,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from gpuwise.interval import BAND
 from gpuwise.serve.measure.run import NOT_SENT, Answer, Measurement
 
 F64 = NDArray[np.float64]
@@ -113,5 +114,5 @@ class LoadResult:
         rng = np.random.default_rng(0)
         rows = values[rng.integers(0, len(values), (RESAMPLES, min(len(values), 2000)))]
         found = rows.mean(1) if percentile is None else np.percentile(rows, percentile, axis=1)
-        low, high = np.quantile(found, [0.1, 0.9])
+        low, _, high = np.quantile(found, BAND)
         return float(low), float(high)

@@ -20,7 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuwise.errors import InputError
-from gpuwise.predict.estimate import Z80, Basis, Estimate
+from gpuwise.interval import Z80
+from gpuwise.predict.estimate import Basis, Estimate
 from gpuwise.serve.load.arrivals import unit_arrivals
 from gpuwise.serve.load.targets import Target
 

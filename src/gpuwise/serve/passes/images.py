@@ -14,7 +14,8 @@ import math
 from gpuwise.errors import InputError, UnpredictableError
 from gpuwise.facts.hardware.systems import Cluster, with_count
 from gpuwise.facts.models.denoisers import Denoiser
-from gpuwise.predict.estimate import Z80, Estimate
+from gpuwise.interval import Z80
+from gpuwise.predict.estimate import Estimate
 from gpuwise.predict.kernels.run_formats import default_precision
 from gpuwise.predict.kernels.single import reached
 from gpuwise.serve.load.targets import Target
@@ -84,5 +85,5 @@ def images_per_s(denoiser: Denoiser, cluster: Cluster) -> Estimate:
     if product is None:
         raise UnpredictableError(f"no rate of 16-bit products is known of {accelerator.name}")
     expected = product.expected * PRODUCT_SHARE[denoiser.kind] / (denoiser.flop * denoiser.evaluations)
-    sigma = math.hypot(SHARE_LOG_SIGMA, math.log(product.high / product.low) / (2 * 1.2815515655446004))
+    sigma = math.hypot(SHARE_LOG_SIGMA, product.log_sigma)
     return Estimate.from_log_sigma(expected, sigma, product.basis)

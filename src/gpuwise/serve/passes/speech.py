@@ -32,7 +32,8 @@ import numpy as np
 from gpuwise.errors import InputError
 from gpuwise.facts.hardware.systems import Cluster, System, with_count
 from gpuwise.facts.models.architecture import Architecture, Encoder
-from gpuwise.predict.estimate import Z80, Estimate, weakest
+from gpuwise.interval import Z80
+from gpuwise.predict.estimate import Estimate, weakest
 from gpuwise.predict.kernels.attention.fused import attention_decode_time
 from gpuwise.predict.kernels.attention.implementations import serving_kernel
 from gpuwise.predict.kernels.conditions import SERVING
