@@ -24,7 +24,7 @@ import numpy as np
 from gpuwise.errors import InputError
 from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.predict.coefficients import load_json
-from gpuwise.predict.estimate import Basis, Estimate, weakest
+from gpuwise.predict.estimate import Basis, Estimate, fit_probability, weakest
 from gpuwise.predict.memory.allocator.simulation import AllocatorRun, AllocatorSettings, Fragmentation, Peaks, simulate
 from gpuwise.predict.memory.compiled import compiled_capture
 from gpuwise.predict.memory.context import Loading, communicators_estimate, process_context
@@ -400,10 +400,6 @@ def _verdict(limited: LimitedReplay | None, failures: tuple[KernelFailure, ...])
 
 
 def _probability(process: Estimate, usable: float, *, fits: bool) -> float:
-    """Normal in the 80 % interval of ``process``; at least 1/2 where the replay fits (cached memory was given back)."""
-    from statistics import NormalDist
-
-    sigma = max((process.high - process.low) / 2.0 / 1.2815515655446004, 1.0)
-    p = NormalDist(process.expected, sigma).cdf(usable)
-    p = max(p, 0.5) if fits else min(p, 0.5)
-    return min(max(p, 1e-6), 1.0 - 1e-6)
+    """Of :func:`fit_probability`; at least 1/2 where the replay fits (cached memory was given back), else at most that."""
+    p = fit_probability(process.expected, process.log_sigma, usable)
+    return max(p, 0.5) if fits else min(p, 0.5)
