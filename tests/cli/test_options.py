@@ -20,7 +20,7 @@ from gpuwise.cli.options import (
     wishes_of,
 )
 from gpuwise.errors import InputError
-from gpuwise.workload.strategy import COLUMNS, NEUTRAL, OPTIONS
+from gpuwise.workload.strategy import NEUTRAL, OPTIONS
 
 PARSERS: tuple[Callable[[str, str], float], ...] = (whole_number, positive_count, positive_duration, money)
 text = st.text(max_size=30) | st.text(alphabet="0123456789.eE+-_,kKmMbBtTdhs$ naif", max_size=20)
@@ -68,7 +68,7 @@ def test_what_is_given_reaches_the_wishes(field: str) -> None:
     text = "attention" if field == "lora_targets" else value
     lora = field == "lora_targets"
     wishes = wishes_of(Training(lora=lora), LayoutOptions(**{about.name or field: text}))
-    got = wishes.fixed[field] if field in COLUMNS else getattr(wishes, field)
+    got = getattr(wishes, field) if hasattr(wishes, field) else wishes.fixed[field]
     assert got == ((value,) if field == "precision" else ("attention",) if field == "lora_targets" else value)
 
 

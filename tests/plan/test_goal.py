@@ -417,3 +417,9 @@ def test_torchtunes_recipes_hold_all_states_in_16_bits() -> None:
     assert make_goal(arch, node, Wishes(stack="compiled-fsdp")).bases[0].master_weights
     assert adapters == make_goal(arch, node, Wishes(stack="torchtune", lora_rank=16, half_weights=False)).bases[0]
     assert make_goal(arch, node, Wishes(stack="torchtune", precision=("fp32",))).bases[0].master_weights
+
+
+def test_a_field_without_a_wish_of_its_own_reaches_the_strategy() -> None:
+    asked = Wishes(fixed={"row_scales": True, "overlap_dp": False, "tp": 2})
+    (base,) = make_goal(find_model("llama-3.1-8b"), find_cluster("8xH100-SXM"), asked).bases
+    assert base.row_scales and not base.overlap_dp and base.tp == 1, "what is searched is not the base's"

@@ -22,7 +22,7 @@ from gpuwise.units import (
     parse_duration,
 )
 from gpuwise.workload.fields import Option
-from gpuwise.workload.strategy import COLUMNS, NEUTRAL, OPTIONS
+from gpuwise.workload.strategy import NEUTRAL, OPTIONS
 
 LARGEST_WHOLE = 10**12
 """No degree or batch is larger; bigger numbers are slips of the keyboard."""
@@ -237,7 +237,7 @@ LEFT_OPEN, NOTHING_FIXED = Training(), LayoutOptions()
 
 def wishes_of(training: Training, fixed: LayoutOptions, **more: Any) -> Any:
     """The two groups of options as :class:`gpuwise.plan.goal.Wishes`. Raises InputError on contradictions."""
-    from gpuwise.plan.goal import LORA_RANK, RISK, Wishes
+    from gpuwise.plan.goal import LORA_RANK, RISK, WISHED, Wishes
     from gpuwise.workload.adapters import split_targets
 
     adapters = training.lora or fixed.qlora
@@ -267,7 +267,7 @@ def wishes_of(training: Training, fixed: LayoutOptions, **more: Any) -> Any:
         year=training.year,
         packed_document_len=training.packed,
         risk=RISK if training.risk is None else training.risk,
-        fixed={name: asked.pop(name) for name in COLUMNS if name in asked},
+        fixed={name: asked.pop(name) for name in OPTIONS if name in asked and name not in (*WISHED, "precision")},
         **asked,
         **more,
     )

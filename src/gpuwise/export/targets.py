@@ -295,7 +295,9 @@ def not_written(job: Job, tool: Tool, engine: Engine | None = None) -> Iterator[
         except InputError:
             continue  # a degree: the job has another number of GPUs
         if not any(tool.gaps(plain)) and tool.write(plain) == made:
-            yield f"--{(o.name or field).replace('_', '-')} {value}: {tool.version} as written here has no setting for it"
+            name = (o.name or field).replace("_", "-")
+            option = f"--{name if value else f'no-{name}'}" if isinstance(value, bool) else f"--{name} {value}"
+            yield f"{option}: {tool.version} as written here has no setting for it"
     own = tool_of(s.stack, adapters=s.lora_rank > 0)
     if s.stack != tool.stack and (own is None or _kind(own.name) != _kind(tool.name)):
         yield f"--stack {s.stack}: the time of the plan is that of its kernels and launches, not of {tool.version}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 
 from gpuwise.errors import InputError, UnknownNameError
 from gpuwise.facts.hardware.accelerators import Accelerator
@@ -29,7 +29,7 @@ from gpuwise.workload.blocks.point import NF4_BYTES_PER_PARAMETER
 from gpuwise.workload.changes.strategy import LORA_RANK, LOW_PRECISION
 from gpuwise.workload.optimizer import BITSANDBYTES, parameter_bytes
 from gpuwise.workload.stacks.stack import HIDDEN_EXPERTS_SINCE, find_stack
-from gpuwise.workload.strategy import CHOICES, DEGREES, NEUTRAL, WISHED, Strategy
+from gpuwise.workload.strategy import CHOICES, COLUMNS, DEGREES, NEUTRAL, OPTIONS, Strategy
 
 RISK = 0.1
 """Probability that memory does not suffice after all which a plan may take, when nothing is said."""
@@ -42,7 +42,8 @@ FASTER = ("fp8", "mxfp8", "nvfp4")
 class Wishes:
     """What was asked for. ``None`` means: choose.
 
-    ``fixed`` holds values of strategy fields that must not be searched (``{"tp": 4, "sharding": "zero3"}``).
+    ``fixed`` holds values of the other fields of a strategy: what must not be searched (``{"tp": 4, "sharding": "zero3"}``), and
+    options that the choice of the rest does not depend on.
     """
 
     tokens: float | None = None
@@ -88,6 +89,10 @@ class Wishes:
     def frozen_bytes(self) -> float:
         """What a frozen parameter takes under adapters."""
         return NF4_BYTES_PER_PARAMETER if self.quantized_base else FROZEN_BYTES
+
+
+WISHED = tuple(f.name for f in fields(Wishes) if f.name in OPTIONS and f.name != "precision")
+"""Fields of a strategy that wishes have as they are; the others are given by ``fixed``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +145,7 @@ def check_wishes(wishes: Wishes) -> None:
         raise InputError(f"adapter rank must be at least 1, not {wishes.lora_rank}", hint="for example --lora-rank 16")
     adapted_products(wishes.lora_targets)
     for name in CHOICES:
-        if name in WISHED and name != "precision" and getattr(wishes, name) is not None:
+        if name in WISHED and getattr(wishes, name) is not None:
             _check_choice(name, getattr(wishes, name))
     for precision in wishes.precision:
         if precision != AUTO:
@@ -278,9 +283,9 @@ def make_goal(arch: Architecture, cluster: Cluster, wishes: Wishes, *, fine_tuni
     if unfused:
         assumed.append(f"attention without a fused kernel ({unfused})")
     # frozen weights stay in the format of their checkpoint, with nothing to cast
-    base = NEUTRAL.with_(
-        **{name: value for name in WISHED if name != "precision" and (value := getattr(wishes, name)) is not None}
-    ).with_(
+    given = {name: value for name in WISHED if (value := getattr(wishes, name)) is not None}
+    given |= {name: value for name, value in wishes.fixed.items() if name not in COLUMNS}
+    base = NEUTRAL.with_(**given).with_(
         offload_parameters=wishes.offload_parameters and not find_stack(stack).offloads_parameters,
         lora_rank=lora_rank,
         master_weights=not (lora_rank and find_stack(stack).weight_cast_per_micro_batch),

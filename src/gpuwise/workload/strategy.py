@@ -230,8 +230,6 @@ OPTIONS: Mapping[str, Option] = {f.name: f.metadata["option"] for f in fields(St
 CHOICES: Mapping[str, tuple[str, ...]] = {name: o.choices for name, o in OPTIONS.items() if o.choices}
 COLUMNS = tuple(name for name, o in OPTIONS.items() if o.axis)
 """Fields that the search varies and sweeps hold as columns; the others are those of a common base."""
-WISHED = tuple(name for name, o in OPTIONS.items() if o.help and not o.axis)
-"""Fields that are asked for and not searched: fields of ``gpuwise.plan.goal.Wishes`` too."""
 ROWS = tuple(name for name in COLUMNS if OPTIONS[name].axis == "row")
 STATES = tuple(name for name in COLUMNS if OPTIONS[name].axis == "state")
 ACTIVATIONS = tuple(name for name in COLUMNS if OPTIONS[name].axis == "activation")
