@@ -14,7 +14,7 @@ from gpuwise.errors import InputError
 from gpuwise.facts.hardware.naming import find_cluster
 from gpuwise.facts.models.catalogue import find_model
 from gpuwise.pick import capacity
-from gpuwise.pick.capacity import REQUESTS, RESOLUTION, Option, rank_accelerators, ranked_document
+from gpuwise.pick.capacity import REQUESTS, RESOLUTION, Option, rank_accelerators, rank_passes, ranked_document
 from gpuwise.pick.limits import Limits
 from gpuwise.serve.capacity import configurations
 from gpuwise.serve.capacity.answer import Draft
@@ -24,6 +24,8 @@ from gpuwise.serve.capacity.search import contends, search
 from gpuwise.serve.load.load import Load
 from gpuwise.serve.load.targets import parse_targets
 from gpuwise.serve.load.workloads import find_workload
+from gpuwise.serve.passes import batches
+from gpuwise.serve.passes.capacity import PassQuestion
 
 ARCH = find_model("llama-3.1-8b")
 LOAD = Load(find_workload("in=1000,out=100"), 8192)
@@ -173,3 +175,11 @@ def test_a_replica_dearer_than_the_best_fleets_is_not_simulated() -> None:
     passed = [one.why for one in found.left_out if one.why.startswith("dearer even as one replica")]
     assert passed
     assert found.simulated < len(passed)
+
+
+@pytest.mark.thorough
+def test_the_cheapest_for_a_million_pairs_is_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batches, "REQUESTS", 300)
+    ranked = rank_passes(find_model("bert-base"), PassQuestion("rerank", parse_targets("e2e_p95=50ms"), TODAY, 1000.0))
+    costs = [a.usd_per_million for a in ranked]
+    assert len(ranked) > 10 and costs == sorted(costs, key=lambda usd: usd or 0.0)

@@ -19,21 +19,18 @@ from gpuwise.pick.passes import (
     ForwardJob,
     ForwardRate,
     TooLargeToRun,
-    convnet_job,
     copies,
-    encoder_job,
     forward_on,
-    image_job,
     least_copies,
     least_item_s,
-    speech_job,
+    pass_job,
     together_s,
 )
 from gpuwise.units import DAY_S
 
-EMBED = encoder_job(find_model("bert-large"), purpose="embed")
-RERANK = encoder_job(find_model("xlm-roberta-large"), purpose="rerank", items=1e6)
-SDXL, FLUX = image_job(find_denoiser("sdxl")), image_job(find_denoiser("flux-dev"))
+EMBED = pass_job("embed", find_model("bert-large"))
+RERANK = pass_job("rerank", find_model("xlm-roberta-large"), items=1e6)
+SDXL, FLUX = pass_job("image", find_denoiser("sdxl")), pass_job("image", find_denoiser("flux-dev"))
 
 
 def rate(job: ForwardJob, name: str) -> ForwardRate:
@@ -42,9 +39,12 @@ def rate(job: ForwardJob, name: str) -> ForwardRate:
     return got
 
 
-SPEECH = speech_job(find_model("whisper-large-v3"))
-WAN, SMALL_WAN = image_job(find_denoiser("wan-2.1-14b", "videos")), image_job(find_denoiser("wan-2.1-1.3b", "videos"))
-RESNET = convnet_job(convnets()["resnet-50"], images=115e6)
+SPEECH = pass_job("speech", find_model("whisper-large-v3"))
+WAN, SMALL_WAN = (
+    pass_job("video", find_denoiser("wan-2.1-14b", "videos")),
+    pass_job("video", find_denoiser("wan-2.1-1.3b", "videos")),
+)
+RESNET = pass_job("vision", convnets()["resnet-50"], items=115e6)
 
 
 @pytest.mark.parametrize("name", ["rtx-3060-12gb", "rtx-4090", "l4", "h100-sxm-80gb", "mi300x"])
@@ -62,7 +62,7 @@ def test_images_take_the_seconds_that_are_published() -> None:
 def test_videos_take_the_seconds_that_are_published() -> None:
     """Wan 2.1 1.3B in 480p on a 4090 about four minutes, its 14B in 720p on an H800 1,838 s (README and report of Wan 2.1);
     HunyuanVideo 1,904 s (its README); Wan 2.2 5B on a 4090 under nine minutes (its README)."""
-    hunyuan, five = (image_job(find_denoiser(name, "videos")) for name in ("hunyuan-video", "wan-2.2-5b"))
+    hunyuan, five = (pass_job("video", find_denoiser(name, "videos")) for name in ("hunyuan-video", "wan-2.2-5b"))
     cases = (
         (SMALL_WAN, "rtx-4090", 250),
         (WAN, "h100-sxm-80gb", 1838),
@@ -75,7 +75,7 @@ def test_videos_take_the_seconds_that_are_published() -> None:
 
 def test_items_are_shared_out_where_one_device_is_late() -> None:
     within = Limits(ways=("rent",), deadline_s=2 * DAY_S)
-    many = image_job(find_denoiser("wan-2.1-14b", "videos"), items=200)
+    many = pass_job("video", find_denoiser("wan-2.1-14b", "videos"), items=200)
     for outcome in pick(many, within, today=TODAY).ranked:
         assert outcome.time_s.expected <= 2 * DAY_S < outcome.time_s.expected * outcome.n / (outcome.n - 1 or 0.5)
 
@@ -90,7 +90,7 @@ def test_makers_of_images_and_of_videos_are_told_apart() -> None:
     with pytest.raises(InputError, match="makes videos"):
         find_denoiser("wan")
     with pytest.raises(InputError, match="no sound"):
-        speech_job(find_model("gpt2"))
+        pass_job("speech", find_model("gpt2"))
 
 
 def test_weights_are_narrowed_only_where_they_must_be() -> None:
@@ -101,16 +101,16 @@ def test_weights_are_narrowed_only_where_they_must_be() -> None:
 
 
 def test_a_load_takes_copies_and_never_fewer_than_the_bound() -> None:
-    one, two = (image_job(find_denoiser("sdxl"), items_per_day=n) for n in (2e5, 4e5))
+    one, two = (pass_job("image", find_denoiser("sdxl"), items_per_day=n) for n in (2e5, 4e5))
     got = rate(one, "rtx-4090")
     assert least_copies(one, accelerators()["rtx-4090"]) <= copies(one, got) <= copies(two, got) <= 2 * copies(one, got)
 
 
 def test_the_work_is_said_once_and_positive() -> None:
     with pytest.raises(InputError):
-        image_job(find_denoiser("sdxl"), items=5, items_per_day=5)
+        pass_job("image", find_denoiser("sdxl"), items=5, items_per_day=5)
     with pytest.raises(InputError):
-        encoder_job(find_model("bert-large"), purpose="embed", items=-1)
+        pass_job("embed", find_model("bert-large"), items=-1)
     with pytest.raises(InputError):
         vision_job(find_model("gpt2"), images=1e6)
     with pytest.raises(UnpredictableError):
@@ -119,7 +119,7 @@ def test_the_work_is_said_once_and_positive() -> None:
 
 @pytest.mark.thorough
 def test_a_pick_of_images_is_ranked_and_documented() -> None:
-    for job in (SDXL, image_job(find_denoiser("sdxl"), items_per_day=1e5), EMBED):
+    for job in (SDXL, pass_job("image", find_denoiser("sdxl"), items_per_day=1e5), EMBED):
         found = pick(job, Limits(ways=("rent",)), today=TODAY)
         document = pick_document(found)
         assert found.best is not None and document["considered"] == len(found.ranked) + len(found.ranking.left_out)

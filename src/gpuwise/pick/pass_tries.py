@@ -71,7 +71,7 @@ def forward_tries(
     yield Candidate(
         way,
         n,
-        level(tier, way, n if job.convnet is not None else 1, job.purpose),
+        level(tier, way, n if job.trained is not None else 1, job.purpose),
         1.0,
         item_s if job.serving else busy_s,
         usd,
@@ -128,7 +128,7 @@ def _outcome(
     whole = replace(cluster, n_accelerators=n)
     hours = job.hours * HOUR_S
     busy = Estimate(hours, hours, hours, "specified") if job.serving else together_s(job, got, whole)
-    cost = bill(way, whole, busy, terms, "serving" if job.convnet is None else "training")
+    cost = bill(way, whole, busy, terms, "serving" if job.trained is None else "training")
     rate = got.items_per_s
     changes = tuple(changes_of(job, got))
     return Outcome(
@@ -145,11 +145,11 @@ def _outcome(
         changes=changes,
         tier=got.tier,
         purpose=job.purpose,
-        layout=got.layout if n == 1 else f"dp {n}, {got.layout}" if job.convnet is not None else f"{got.layout}, {n} replicas",
+        layout=got.layout if n == 1 else f"dp {n}, {got.layout}" if job.trained is not None else f"{got.layout}, {n} replicas",
         support=software_for(way.accelerator, job.purpose),
         notes=notes,
         ends=not job.serving,
-        split=0 if job.convnet is not None else 1,
+        split=0 if job.trained is not None else 1,
         tight=job.purpose == "video" and got.memory_bytes > TIGHT_SHARE * got.device_bytes,
     )
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
@@ -18,7 +18,6 @@ import numpy as np
 from gpuwise.errors import InputError, UnpredictableError
 from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.facts.hardware.systems import Cluster, with_count
-from gpuwise.facts.models.architecture import Architecture
 from gpuwise.facts.models.convnets import ConvNet
 from gpuwise.facts.models.denoisers import Denoiser
 from gpuwise.pick.jobs import DAY_S, PEAK_OVER_MEAN
@@ -32,7 +31,7 @@ from gpuwise.serve.formats import weight_bytes
 from gpuwise.serve.passes import encoders, speech
 from gpuwise.serve.passes.encoders import TEXT_TOKENS
 from gpuwise.serve.passes.images import images_per_s
-from gpuwise.serve.passes.kind import room
+from gpuwise.serve.passes.kind import Model, room
 from gpuwise.serve.passes.speech import TOKENS_PER_WINDOW, WINDOW_S, reads_sound, speech_flop, window_bytes
 from gpuwise.units import HOUR_S, format_count
 from gpuwise.workload.convnet import parameter_count, trained_bytes, training_table
@@ -52,16 +51,13 @@ TRAINED_BATCHES = (32, 64, 128, 256)
 
 @dataclass(frozen=True, slots=True)
 class ForwardJob:
-    """So many items once, or so many a second. ``arch`` of an encoder or of a model that reads sound, ``denoiser`` of images and
-    videos, ``convnet`` is trained: one of them is set."""
+    """So many items once, or so many a second."""
 
     purpose: str
     name: str
     unit: str
     """``tokens``, ``pairs``, ``seconds`` of sound, ``images`` or ``videos``."""
-    arch: Architecture | None = None
-    denoiser: Denoiser | None = None
-    convnet: ConvNet | None = None
+    model: Model
     seq_len: int = 0
     items: float = 0.0
     items_per_s: float | None = None
@@ -77,21 +73,25 @@ class ForwardJob:
 
     @property
     def model_id(self) -> str:
-        """Id of what is run; empty for a table of operations."""
-        return next((one.id for one in (self.denoiser, self.convnet, self.arch) if one is not None), "")
+        """Id of what is run."""
+        return self.model.id
+
+    @property
+    def trained(self) -> ConvNet | None:
+        """The network that is trained; None where passes alone are run."""
+        return self.model if isinstance(self.model, ConvNet) else None
 
     @property
     def flop_per_item(self) -> float:
         """Of one image, video, token, pair or second of sound."""
-        if self.denoiser is not None:
-            return self.denoiser.flop * self.denoiser.evaluations
-        if self.convnet is not None:
-            return _trained_flop(self.convnet)
-        assert self.arch is not None
+        if isinstance(self.model, Denoiser):
+            return self.model.flop * self.model.evaluations
+        if isinstance(self.model, ConvNet):
+            return _trained_flop(self.model)
         if self.unit == "seconds":
-            return speech_flop(self.arch, self.seq_len) / WINDOW_S
+            return speech_flop(self.model, self.seq_len) / WINDOW_S
         tokens = 1 if self.unit == "tokens" else self.seq_len
-        return 2.0 * count_parameters(self.arch).layers * tokens
+        return 2.0 * count_parameters(self.model).layers * tokens
 
     @property
     def flop(self) -> float:
@@ -126,90 +126,52 @@ class TooLargeToRun:
     short_bytes: float
 
 
-def encoder_job(
-    arch: Architecture,
-    *,
+def pass_job(
     purpose: str,
+    model: Model,
+    *,
     items: float | None = None,
     items_per_day: float | None = None,
     seq_len: int | None = None,
     years: float = 1.0,
 ) -> ForwardJob:
-    """Embedding (items are tokens) or reranking (pairs) with ``arch``. Raises InputError."""
-    unit = "tokens" if purpose == "embed" else "pairs"
-    length = min(seq_len or TEXT_TOKENS, arch.max_seq_len)
-    assumed = [f"{'passages' if purpose == 'embed' else 'pairs'} of {length:,} tokens"]
-    verb = "embed" if purpose == "embed" else "rerank"
-    return _job(purpose, f"{verb} with {arch.name}", unit, items, items_per_day, 1e9, years, assumed, arch=arch, seq_len=length)
-
-
-def speech_job(
-    arch: Architecture, *, seconds: float | None = None, seconds_per_day: float | None = None, years: float = 1.0
-) -> ForwardJob:
-    """Writing down so many seconds of sound with ``arch``. Raises InputError."""
-    if not reads_sound(arch):
-        raise InputError(f"{arch.name} reads no sound", hint="for example --model whisper-large-v3")
-    assumed = [f"{TOKENS_PER_WINDOW} tokens written of {WINDOW_S:.0f} s of sound", "what the host does to the sound left out"]
-    name = f"write down speech with {arch.name}"
-    return _job(
-        "speech", name, "seconds", seconds, seconds_per_day, SOUND_S, years, assumed, arch=arch, seq_len=TOKENS_PER_WINDOW
-    )
-
-
-def image_job(
-    denoiser: Denoiser, *, items: float | None = None, items_per_day: float | None = None, years: float = 1.0
-) -> ForwardJob:
-    """Making images, or videos, with ``denoiser``. Raises InputError."""
-    a = denoiser.makes[:-1]
-    size = f"{denoiser.width or denoiser.pixels} x {denoiser.pixels}"
-    long = f" and {denoiser.frames} frames" if denoiser.frames else ""
-    assumed = [
-        f"{denoiser.evaluations} evaluations {'an' if a == 'image' else 'a'} {a} of {size}{long}",
-        f"weights of {denoiser.bits[0]} bits",
-    ]
-    name, usual = f"make {denoiser.makes} with {denoiser.name}", VIDEOS if denoiser.frames else IMAGES
-    return _job(a, name, denoiser.makes, items, items_per_day, usual, years, assumed, denoiser=denoiser, bits=denoiser.bits)
-
-
-def convnet_job(net: ConvNet, *, images: float) -> ForwardJob:
-    """Training ``net`` on ``images``, all epochs together. Raises InputError."""
-    assumed = [f"images of {net.pixels} x {net.pixels}", "mixed precision, images that lie channels last, SGD with momentum"]
-    job = _job("vision", f"train {net.name}", "images", images, None, IMAGES, 1.0, assumed)
-    return replace(job, name=f"train {net.name} on {_amount(images, 'images')}", convnet=net)
-
-
-def _job(
-    purpose: str,
-    name: str,
-    unit: str,
-    items: float | None,
-    items_per_day: float | None,
-    usual: float,
-    years: float,
-    assumed: list[str],
-    *,
-    arch: Architecture | None = None,
-    denoiser: Denoiser | None = None,
-    seq_len: int = 0,
-    bits: tuple[int, ...] = (16,),
-) -> ForwardJob:
+    """``purpose`` embed (items are tokens), rerank (pairs), speech (seconds of sound), image or video with ``model``; of a
+    convolutional network the training on all ``items`` images. Raises InputError."""
+    bits, length = (16,), 0
+    if isinstance(model, Denoiser):
+        a, bits, unit, usual = model.makes[:-1], model.bits, model.makes, VIDEOS if model.frames else IMAGES
+        size = f"{model.width or model.pixels} x {model.pixels}" + (f" and {model.frames} frames" if model.frames else "")
+        name = f"make {unit} with {model.name}"
+        assumed = [f"{model.evaluations} evaluations {'an' if a == 'image' else 'a'} {a} of {size}", f"weights of {bits[0]} bits"]
+    elif isinstance(model, ConvNet):
+        unit, usual, name = "images", IMAGES, f"train {model.name}"
+        assumed = [
+            f"images of {model.pixels} x {model.pixels}",
+            "mixed precision, images that lie channels last, SGD with momentum",
+        ]
+    elif purpose == "speech":
+        if not reads_sound(model):
+            raise InputError(f"{model.name} reads no sound", hint="for example --model whisper-large-v3")
+        unit, usual, length, name = "seconds", SOUND_S, TOKENS_PER_WINDOW, f"write down speech with {model.name}"
+        assumed = [f"{length} tokens written of {WINDOW_S:.0f} s of sound", "what the host does to the sound left out"]
+    else:
+        unit, items_are = ("tokens", "passages") if purpose == "embed" else ("pairs", "pairs")
+        usual, length, name = 1e9, min(seq_len or TEXT_TOKENS, model.max_seq_len), f"{purpose} with {model.name}"
+        assumed = [f"{items_are} of {length:,} tokens"]
     if items is not None and items_per_day is not None:
         raise InputError(f"a count of {unit} and {unit} a day say the work twice", hint="give one of them")
     for value in (items, items_per_day):
         if value is not None and not (math.isfinite(value) and 0 < value <= 1e15):
             raise InputError(f"{unit} must be a positive number, not {value}", hint="for example 1M")
     if items_per_day is not None:
-        assumed = [*assumed, f"sized for {PEAK_OVER_MEAN} times the mean load", "24 hours of use a day"]
-        rate, what = items_per_day / DAY_S, f"{_amount(items_per_day, unit)} a day"
-        hours = 24 * 365.25 * years
-        return ForwardJob(
-            purpose, f"{name}, {what}", unit, arch, denoiser, None, seq_len, 0.0, rate, hours, years, bits, tuple(assumed)
-        )
+        assumed += [f"sized for {PEAK_OVER_MEAN} times the mean load", "24 hours of use a day"]
+        rate, hours = items_per_day / DAY_S, 24 * 365.25 * years
+        what = f"{name}, {_amount(items_per_day, unit)} a day"
+        return ForwardJob(purpose, what, unit, model, length, 0.0, rate, hours, years, bits, tuple(assumed))
     count = items or usual
-    if items is None:
-        assumed = [*assumed, _amount(count, unit)]
-    what = f"{name}, {_amount(count, unit)}"
-    return ForwardJob(purpose, what, unit, arch, denoiser, None, seq_len, count, bits=bits, assumed=tuple(assumed))
+    assumed += [_amount(count, unit)] if items is None else []
+    what = f"{name}{' on' if isinstance(model, ConvNet) else ','} {_amount(count, unit)}"
+    return ForwardJob(purpose, what, unit, model, length, count, bits=bits, assumed=tuple(assumed))
 
 
 def _amount(count: float, unit: str) -> str:
@@ -230,14 +192,13 @@ def fitting(job: ForwardJob, accelerator: Accelerator) -> int | TooLargeToRun:
 
 
 def _bytes(job: ForwardJob, bits: int) -> float:
-    if job.denoiser is not None:
-        return job.denoiser.device_bytes(bits)
-    if job.convnet is not None:
-        return trained_bytes(job.convnet, TRAINED_BATCHES[0], "bf16")
-    assert job.arch is not None
-    if job.unit == "seconds":
-        return weight_bytes(job.arch, "bf16") + window_bytes(job.arch)
-    return weight_bytes(job.arch, "bf16") + LEAST_BATCH * encoders.passage_bytes(job.arch, job.seq_len)
+    model = job.model
+    if isinstance(model, Denoiser):
+        return model.device_bytes(bits)
+    if isinstance(model, ConvNet):
+        return trained_bytes(model, TRAINED_BATCHES[0], "bf16")
+    items = window_bytes(model) if job.unit == "seconds" else LEAST_BATCH * encoders.passage_bytes(model, job.seq_len)
+    return weight_bytes(model, "bf16") + items
 
 
 def forward_on(job: ForwardJob, cluster: Cluster) -> ForwardRate | TooLargeToRun:
@@ -247,22 +208,22 @@ def forward_on(job: ForwardJob, cluster: Cluster) -> ForwardRate | TooLargeToRun
     if isinstance(bits, TooLargeToRun):
         return bits
     tier = SAME if bits == job.bits[0] else CHANGED
-    if job.denoiser is not None:
-        rate = images_per_s(job.denoiser, cluster)
-        layout = f"one {job.denoiser.makes[:-1]} at a time, {job.denoiser.evaluations} evaluations"
-    elif job.convnet is not None:
-        rate, batch = _convnet_rate(job.convnet, accelerator)
-        held = trained_bytes(job.convnet, batch, "bf16")
+    model = job.model
+    if isinstance(model, ConvNet):
+        rate, batch = _convnet_rate(model, accelerator)
+        held = trained_bytes(model, batch, "bf16")
         return ForwardRate(rate, tier, 16, held, room(accelerator), f"PyTorch, batch {batch}", batch)
+    if isinstance(model, Denoiser):
+        rate = images_per_s(model, cluster)
+        layout = f"one {model.makes[:-1]} at a time, {model.evaluations} evaluations"
     else:
-        assert job.arch is not None
         engine = ENGINES[DEFAULT_ENGINE].title
         if not engine_runs(accelerator):
             raise UnpredictableError(f"{engine} is not known to run on {accelerator.name}")
         if job.unit == "seconds":
-            each, times = WINDOW_S, speech.batches(job.arch, with_count(cluster.system, 1), job.seq_len)
+            each, times = WINDOW_S, speech.batches(model, with_count(cluster.system, 1), job.seq_len)
         else:
-            each, times = job.seq_len if job.unit == "tokens" else 1, encoders.batches(job.arch, accelerator, job.seq_len)
+            each, times = job.seq_len if job.unit == "tokens" else 1, encoders.batches(model, accelerator, job.seq_len)
         batch, seconds = max(times, key=lambda pair: pair[0] / pair[1].expected)
         rate, layout = seconds.inverse(batch * each), f"{engine}, one device, batch {batch}"
     return ForwardRate(rate, tier, bits, _bytes(job, bits), room(accelerator), layout)
@@ -299,9 +260,9 @@ def together_s(job: ForwardJob, rate: ForwardRate, cluster: Cluster) -> Estimate
     once a step, as if nothing of that hid behind the backward; the rest shares its items out."""
     n = cluster.n_accelerators
     seconds = rate.items_per_s.inverse(job.items / n)
-    if job.convnet is None or n == 1:
+    if job.trained is None or n == 1:
         return seconds
-    gradients = 4.0 * parameter_count(job.convnet)
+    gradients = 4.0 * parameter_count(job.trained)
     added = float(curve(cluster.system, "all_reduce", n, min(n, cluster.system.count)).time_s(np.array([gradients]))[0])
     return seconds.scaled(1.0 + added * rate.items_per_s.expected / rate.batch)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from gpuwise.calibrate.serving.diffusion import generations
 from gpuwise.errors import InputError, UnpredictableError
 from gpuwise.facts.hardware.naming import find_cluster
+from gpuwise.facts.hardware.systems import Cluster
 from gpuwise.facts.models.catalogue import find_model
 from gpuwise.facts.models.convnets import convnets, known_convnet
 from gpuwise.facts.models.denoisers import find_denoiser
@@ -18,16 +20,23 @@ from gpuwise.predict.coefficients import load_json
 from gpuwise.serve.engines.engine import EngineConfig
 from gpuwise.serve.iteration import iteration_time
 from gpuwise.serve.load.arrivals import unit_arrivals
-from gpuwise.serve.load.targets import parse_targets
+from gpuwise.serve.load.targets import Target, parse_targets
 from gpuwise.serve.passes import batches
 from gpuwise.serve.passes.batches import AT_ONCE, Batcher, BatchTimes, fewest, largest, simulate
-from gpuwise.serve.passes.capacity import capacity_forward, usual_target
+from gpuwise.serve.passes.capacity import ForwardCapacity, PassQuestion, capacity_forward, usual_target
 from gpuwise.serve.passes.encoders import Encoders
+from gpuwise.serve.passes.kind import USUAL_TARGET, Model
 from gpuwise.serve.passes.vision import convnet_times
 
 TODAY = datetime.date(2026, 11, 23)
 VIT, BERT = find_model("vit-b-16"), find_model("bert-base")
 FLAT = BatchTimes((1, 8), (0.01, 0.01), 0.1, "fitted")
+
+
+def ask(
+    model: Model, cluster: Cluster, *, workload: str, targets: tuple[Target, ...] = (USUAL_TARGET,), **asked: Any
+) -> ForwardCapacity:
+    return capacity_forward(model, cluster, PassQuestion(workload, targets, TODAY, **asked))
 
 
 PUBLISHED = [
@@ -63,27 +72,25 @@ def test_an_image_on_a_jetson_takes_what_was_published(model: str, published_ms:
 
 
 def test_images_through_convolutions_gain_by_batches() -> None:
-    answer = capacity_forward(
-        convnets()["resnet-50"], find_cluster("t4"), workload="vision", targets=parse_targets("e2e_p95=20ms"), today=TODAY
-    )
+    answer = ask(convnets()["resnet-50"], find_cluster("t4"), workload="vision", targets=parse_targets("e2e_p95=20ms"))
     assert answer.items == "images" and answer.each is not None and answer.point is not None
     assert 1 / answer.alone_s < answer.each.expected < answer.times.full_per_s
     with pytest.raises(InputError, match="reads images"):
-        capacity_forward(convnets()["resnet-50"], find_cluster("t4"), workload="embed", today=TODAY)
+        ask(convnets()["resnet-50"], find_cluster("t4"), workload="embed")
     with pytest.raises(UnpredictableError, match="was checked"):
-        capacity_forward(convnets()["resnet-50"], find_cluster("apple-a18-pro-gpu"), workload="vision", today=TODAY)
+        ask(convnets()["resnet-50"], find_cluster("apple-a18-pro-gpu"), workload="vision")
 
 
 def test_speech_is_served_in_windows() -> None:
     whisper, one = find_model("whisper-large-v3"), find_cluster("t4")
-    answer = capacity_forward(whisper, one, workload="speech", targets=parse_targets("e2e_p95=5s"), today=TODAY)
+    answer = ask(whisper, one, workload="speech", targets=parse_targets("e2e_p95=5s"))
     assert (answer.items, answer.tokens) == ("windows", 100) and answer.each is not None
-    longer = capacity_forward(whisper, one, workload="speech", targets=parse_targets("e2e_p95=5s"), tokens=200, today=TODAY)
+    longer = ask(whisper, one, workload="speech", targets=parse_targets("e2e_p95=5s"), tokens=200)
     assert longer.each is not None and longer.each.expected < answer.each.expected
     with pytest.raises(InputError, match="reads sound"):
-        capacity_forward(whisper, one, workload="embed", today=TODAY)
+        ask(whisper, one, workload="embed")
     with pytest.raises(InputError, match="no sound"):
-        capacity_forward(BERT, one, workload="speech", today=TODAY)
+        ask(BERT, one, workload="speech")
 
 
 def test_a_device_that_takes_one_at_a_time_waits_as_queueing_theory_says() -> None:
@@ -116,9 +123,7 @@ def test_the_largest_rate_keeps_the_target_and_falls_with_it() -> None:
 @pytest.mark.thorough
 def test_a_fleet_for_a_rate_has_a_price(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batches, "REQUESTS", 300)
-    answer = capacity_forward(
-        VIT, find_cluster("l40s"), workload="vision", targets=parse_targets("e2e_p95=20ms"), requests_per_s=9000, today=TODAY
-    )
+    answer = ask(VIT, find_cluster("l40s"), workload="vision", targets=parse_targets("e2e_p95=20ms"), requests_per_s=9000)
     assert answer.each is not None and answer.accelerators == int(np.ceil(9000 / answer.each.expected))
     assert answer.usd_per_hour and answer.usd_per_million == pytest.approx(answer.usd_per_hour / (9000 * 3600 / 1e6))
 
@@ -129,7 +134,7 @@ def test_a_fleet_for_a_rate_has_a_price(monkeypatch: pytest.MonkeyPatch) -> None
 )
 def test_what_cannot_be_meant_is_refused(model: str, workload: str, slo: str) -> None:
     with pytest.raises(InputError) as caught:
-        capacity_forward(find_model(model), find_cluster("l40s"), workload=workload, targets=parse_targets(slo), today=TODAY)
+        ask(find_model(model), find_cluster("l40s"), workload=workload, targets=parse_targets(slo))
     assert caught.value.hint
 
 
@@ -173,22 +178,20 @@ def test_images_take_what_validate_says() -> None:
         }
         (scored,), _ = generations({k: np.array([v]) for k, v in row.items()})
         assert scored is not None
-        answer = capacity_forward(
-            denoiser, find_cluster(cluster), workload="image", targets=parse_targets("e2e_p95=60s"), today=TODAY
-        )
+        answer = ask(denoiser, find_cluster(cluster), workload="image", targets=parse_targets("e2e_p95=60s"))
         assert answer.alone_s == pytest.approx(scored.seconds(costs), rel=1e-9)
 
 
 def test_an_image_takes_the_shares_of_a_product_where_no_kernel_is_known() -> None:
     """A V100 has no bf16, an SDXL no counted network: neither is refused."""
     for name, gpu in (("flux-dev", "v100-sxm-32gb"), ("sdxl", "rtx-4090")):
-        answer = capacity_forward(find_denoiser(name), find_cluster(gpu), workload="image", today=TODAY)
+        answer = ask(find_denoiser(name), find_cluster(gpu), workload="image")
         assert answer.alone_s > 1.0
 
 
 def test_images_are_made_one_after_the_other() -> None:
     sdxl, l40s = find_denoiser("sdxl"), find_cluster("2xl40s")
-    answer = capacity_forward(sdxl, l40s, workload="image", targets=parse_targets("e2e_p95=10s"), today=TODAY, requests_per_s=1.0)
+    answer = ask(sdxl, l40s, workload="image", targets=parse_targets("e2e_p95=10s"), requests_per_s=1.0)
     assert answer.point is not None and answer.each is not None
     assert answer.point.mean_batch == 1.0
     rho = answer.each.expected * answer.alone_s
@@ -196,9 +199,9 @@ def test_images_are_made_one_after_the_other() -> None:
     # they share a queue: fewer than as many queues apart would take, and no fewer than are busy
     assert 1.0 * answer.alone_s < answer.accelerators < math.ceil(1.0 / answer.each.expected)
     with pytest.raises(InputError, match="workload image with"):
-        capacity_forward(BERT, l40s, workload="image", today=TODAY)
+        ask(BERT, l40s, workload="image")
     with pytest.raises(InputError, match="workload embed with"):
-        capacity_forward(sdxl, l40s, workload="embed", today=TODAY)
+        ask(sdxl, l40s, workload="embed")
 
 
 def test_devices_behind_one_queue_serve_whoever_came_first() -> None:
@@ -220,7 +223,7 @@ def test_devices_behind_one_queue_serve_whoever_came_first() -> None:
 def test_a_decoder_embeds_as_it_reads_a_prompt() -> None:
     """Qwen3 Embedding is the body of Qwen3: a passage takes what its prompt takes."""
     arch, l4 = find_model("qwen3-embedding-0.6b"), find_cluster("l4")
-    answer = capacity_forward(arch, l4, workload="embed", tokens=256, today=TODAY)
+    answer = ask(arch, l4, workload="embed", tokens=256)
     prompt = iteration_time(find_model("qwen3-0.6b"), l4.system, EngineConfig(), 1, 256, 256)
     assert answer.alone_s == pytest.approx(prompt.expected)
     assert answer.items == "passages"
@@ -231,10 +234,10 @@ def test_videos_are_served_one_after_the_other_at_their_published_time() -> None
     on one H100: 1,904 s."""
     for model, published_s in (("wan-2.1-14b", 1837.9), ("hunyuan-video", 1904.0)):
         maker = find_denoiser(model, "videos")
-        found = capacity_forward(maker, find_cluster("h100-sxm"), workload="video", targets=(usual_target("video"),), today=TODAY)
+        found = ask(maker, find_cluster("h100-sxm"), workload="video", targets=(usual_target("video"),))
         assert found.items == "videos"
         assert found.alone_s == pytest.approx(published_s, rel=0.15)
         assert found.each is not None
         assert found.each.expected < 1.0 / found.alone_s
         with pytest.raises(InputError, match=r"--workload image with"):
-            capacity_forward(maker, find_cluster("h100-sxm"), workload="image", today=TODAY)
+            ask(maker, find_cluster("h100-sxm"), workload="image")

@@ -14,7 +14,6 @@ from gpuwise.cli.reports import check_reports, write_report
 from gpuwise.errors import GpuwiseError, InputError, NoRoomError, UnknownNameError
 
 if TYPE_CHECKING:
-    from gpuwise.cli.capacity.passes import Passes
     from gpuwise.facts.models.architecture import Architecture
     from gpuwise.facts.models.convnets import ConvNet
     from gpuwise.facts.models.denoisers import Denoiser
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
     from gpuwise.serve.engines.settings import Adapters, Drafts
     from gpuwise.serve.load.load import Load
     from gpuwise.serve.load.targets import Target
+    from gpuwise.serve.passes.capacity import PassQuestion
 
 ARRIVALS = ("poisson", "gamma", "diurnal")
 OF_PASSES = ("workload", "slo", "rate", "max", "batching", "price", "provider", "context", "budget", "engine")
@@ -193,7 +193,8 @@ def capacity(
             )
         from gpuwise.cli.capacity.passes import capacity_passes_command
 
-        return capacity_passes_command(arch, on, _passes(asked, held), json=json)
+        passes = _passes(asked, held)
+        return capacity_passes_command(arch, on, passes, held.budget, held.price, held.provider, json=json)
     held = as_named(model, arch, held)
     load, targets, demand = question(arch, asked, held)
     wanted, today = wanted_of(held, load), datetime.date.today()
@@ -318,25 +319,15 @@ def as_named(model: str, arch: Architecture | ConvNet | Denoiser, constraints: C
     return replace(constraints, engine=engine, weights=str(gguf_bits(form)))
 
 
-def _passes(traffic: Traffic, constraints: Constraints) -> Passes:
+def _passes(traffic: Traffic, constraints: Constraints) -> PassQuestion:
     """The question of a workload that writes nothing. Raises InputError for options that mean nothing there."""
-    from gpuwise.cli.capacity.passes import Passes
+    from gpuwise.cli.capacity.passes import question_of
 
     chosen = given(traffic, CHAT) | given(constraints, FREE)
     refuse(chosen, f"is of models that write: {traffic.workload} writes nothing", allowed=OF_PASSES)
     assert traffic.workload is not None
     rate = None if traffic.rate is None else rate_per_s(traffic.rate)
-    return Passes(
-        traffic.workload,
-        traffic.slo,
-        rate,
-        constraints.context,
-        constraints.budget,
-        constraints.price,
-        constraints.provider,
-        traffic.batching,
-        constraints.engine,
-    )
+    return question_of(traffic.workload, traffic.slo, rate, constraints.context, traffic.batching, constraints.engine)
 
 
 def _ranked(

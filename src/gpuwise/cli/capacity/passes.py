@@ -3,35 +3,17 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gpuwise.interval import P80
 
 if TYPE_CHECKING:
-    from gpuwise.facts.models.architecture import Architecture
-    from gpuwise.facts.models.convnets import ConvNet
-    from gpuwise.facts.models.denoisers import Denoiser
     from gpuwise.serve.passes.batches import Batcher
-    from gpuwise.serve.passes.capacity import ForwardCapacity
+    from gpuwise.serve.passes.capacity import ForwardCapacity, PassQuestion
+    from gpuwise.serve.passes.kind import Model
 
 ROWS = 12
 """Accelerators shown."""
-
-
-@dataclass(frozen=True, slots=True)
-class Passes:
-    """What is asked: ``tokens`` of a text, None the usual ones."""
-
-    workload: str
-    slo: str | None
-    rate_per_s: float | None
-    tokens: int | None
-    budget: float | None
-    price: float | None
-    provider: str | None
-    batching: str | None
-    engine: str
 
 
 def batcher_of(text: str | None) -> Batcher:
@@ -53,62 +35,47 @@ def batcher_of(text: str | None) -> Batcher:
     return Batcher(most, positive_duration(rest[1], "--batching") if len(rest) == 2 else 0.0)
 
 
-def capacity_passes_command(arch: Architecture | ConvNet | Denoiser, on: str | None, passes: Passes, *, json: bool) -> int:
-    """Answers the question; exit code 1 where nothing keeps the targets. Raises InputError for targets of written text."""
+def question_of(
+    workload: str, slo: str | None, requests_per_s: float | None, tokens: int | None, batching: str | None, engine: str
+) -> PassQuestion:
+    """The options as a question. Raises InputError."""
     import datetime
 
-    from gpuwise.facts.hardware.naming import USUAL, find_cluster
     from gpuwise.serve.load.targets import parse_targets
-    from gpuwise.serve.passes.capacity import capacity_forward, check_targets, usual_target, version_of
+    from gpuwise.serve.passes.capacity import PassQuestion, usual_target, version_of
 
-    targets = (usual_target(passes.workload),) if passes.slo is None else parse_targets(passes.slo)
-    batcher = batcher_of(passes.batching)
-    version = version_of(passes.engine, passes.workload)
-    check_targets(targets)
-    today = datetime.date.today()
+    targets = (usual_target(workload),) if slo is None else parse_targets(slo)
+    batcher, version = batcher_of(batching), version_of(engine, workload)
+    return PassQuestion(workload, targets, datetime.date.today(), requests_per_s, tokens, batcher, version)
+
+
+def capacity_passes_command(
+    arch: Model,
+    on: str | None,
+    asked: PassQuestion,
+    budget: float | None,
+    price: float | None,
+    provider: str | None,
+    *,
+    json: bool,
+) -> int:
+    """Answers the question; exit code 1 where nothing keeps the targets."""
+    from gpuwise.facts.hardware.naming import USUAL, find_cluster
+    from gpuwise.serve.passes.capacity import capacity_forward
+
     if on is not None:
-        answers = [
-            capacity_forward(
-                arch,
-                find_cluster(on, prefer=USUAL),
-                workload=passes.workload,
-                targets=targets,
-                requests_per_s=passes.rate_per_s,
-                tokens=passes.tokens,
-                batcher=batcher,
-                today=today,
-                usd_per_hour=passes.price,
-                provider=passes.provider,
-                version=version,
-            )
-        ]
+        answers = [capacity_forward(arch, find_cluster(on, prefer=USUAL), asked, price, provider)]
     else:
-        from gpuwise.pick.pass_ranking import rank_passes
+        from gpuwise.pick.capacity import rank_passes
 
-        answers = rank_passes(
-            arch,
-            passes.workload,
-            targets,
-            passes.rate_per_s,
-            passes.tokens,
-            today=today,
-            budget_usd_per_hour=passes.budget,
-            batcher=batcher,
-            version=version,
-        )
+        answers = rank_passes(arch, asked, budget)
     if json:
         from gpuwise.cli.out import print_json
 
         print_json({"forward": [a.document() for a in answers]})
     else:
-        _show(answers, passes.workload)
-    affordable = [a for a in answers if a.point is not None and _within(a, passes.budget)]
-    return 0 if affordable else 1
-
-
-def _within(answer: ForwardCapacity, budget: float | None) -> bool:
-    usd = answer.usd_per_hour
-    return budget is None or (usd is not None and usd <= budget)
+        _show(answers, asked.workload)
+    return 0 if any(a.affordable(budget) for a in answers) else 1
 
 
 def _show(answers: list[ForwardCapacity], workload: str) -> None:
@@ -127,7 +94,7 @@ def _show(answers: list[ForwardCapacity], workload: str) -> None:
     of = "" if first.items in ("images", "videos") else f" of {first.tokens:,} tokens"
     if first.items == "windows":
         of = f" of {WINDOW_S:g} s of speech, {first.tokens:,} tokens written of each"
-    to.print(Text(f"{first.arch.name}: {first.items}{of}, " + ", ".join(t.words for t in first.targets), "bold"))
+    to.print(Text(f"{first.arch.name}: {first.items}{of}, " + ", ".join(t.words for t in first.asked.targets), "bold"))
     to.print()
     unit, seconds, many, count = ("h", HOUR_S, "1000", 1e3) if first.items == "videos" else ("s", 1.0, "M", MEGA)
     table = table_of(
@@ -173,7 +140,7 @@ def _batches(answer: ForwardCapacity) -> str:
     """How batches form, in words."""
     from gpuwise.units import format_duration
 
-    most, delay = answer.times.sizes[-1], answer.batcher.delay_s
+    most, delay = answer.times.sizes[-1], answer.asked.batcher.delay_s
     if answer.times.sizes == (1,):
         return f"{answer.items.capitalize()} are made one after the other"
     if delay == float("inf"):

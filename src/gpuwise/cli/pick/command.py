@@ -195,7 +195,7 @@ def job_of(purpose: str, model: str | None, work: PickWork, within: Within) -> A
     from gpuwise.facts.models.catalogue import find_model
     from gpuwise.facts.models.convnets import known_convnet
     from gpuwise.pick.jobs import serving_job, training_job, vision_job
-    from gpuwise.pick.passes import convnet_job
+    from gpuwise.pick.passes import pass_job
     from gpuwise.serve.formats import bits_as_stored
     from gpuwise.workload.adapters import DEFAULT_TARGETS, split_targets
 
@@ -209,15 +209,13 @@ def job_of(purpose: str, model: str | None, work: PickWork, within: Within) -> A
     if model is None:
         raise InputError(f"--for {purpose} needs --model", hint=f"for example --model {EXAMPLES.get(purpose, EXAMPLE)}")
     if purpose in ("image", "video"):
-        return _image_job(purpose, model, work, within)
+        return _pass_job(purpose, model, work, within)
     net = known_convnet(model)
     if purpose == "vision" and net is not None:
-        return convnet_job(net, images=_training_images(work))
+        return pass_job(purpose, net, items=_training_images(work))
     arch = find_model(model)
-    if purpose == "speech":
-        return _speech_job(arch, work, within)
-    if purpose in ("embed", "rerank"):
-        return _encoder_job(purpose, arch, work, within)
+    if purpose in ITEMS:
+        return _pass_job(purpose, arch, work, within)
     if purpose == "vision":
         return vision_job(arch, images=_training_images(work))
     if purpose != "infer":
@@ -256,33 +254,21 @@ def _training_images(work: PickWork) -> float:
     return work.images
 
 
-def _image_job(purpose: str, model: str, work: PickWork, within: Within) -> Any:
+ITEMS = {"embed": "tokens", "rerank": "pairs", "speech": "hours_of_sound", "image": "images", "video": "videos"}
+"""The option that says how many items a purpose of passes has; with ``_per_day`` those of a load."""
+
+
+def _pass_job(purpose: str, model: Any, work: PickWork, within: Within) -> Any:
     from gpuwise.facts.models.denoisers import find_denoiser
-    from gpuwise.pick.passes import image_job
-
-    makes = purpose + "s"
-    names = (makes, f"{makes}_per_day")
-    _only(work, names, purpose)
-    items, per_day = (getattr(work, name) for name in names)
-    return image_job(find_denoiser(model, makes), items=items, items_per_day=per_day, years=within.years or 1.0)
-
-
-def _speech_job(arch: Any, work: PickWork, within: Within) -> Any:
-    from gpuwise.pick.passes import speech_job
+    from gpuwise.pick.passes import pass_job
     from gpuwise.units import HOUR_S
 
-    _only(work, ("hours_of_sound", "hours_of_sound_per_day"), "speech")
-    once, per_day = (None if h is None else h * HOUR_S for h in (work.hours_of_sound, work.hours_of_sound_per_day))
-    return speech_job(arch, seconds=once, seconds_per_day=per_day, years=within.years or 1.0)
-
-
-def _encoder_job(purpose: str, arch: Any, work: PickWork, within: Within) -> Any:
-    from gpuwise.pick.passes import encoder_job
-
-    names = ("tokens", "tokens_per_day", "seq") if purpose == "embed" else ("pairs", "pairs_per_day", "seq")
-    _only(work, names, purpose)
-    items, per_day = (getattr(work, name) for name in names[:2])
-    return encoder_job(arch, purpose=purpose, items=items, items_per_day=per_day, seq_len=work.seq, years=within.years or 1.0)
+    names = (ITEMS[purpose], f"{ITEMS[purpose]}_per_day")
+    _only(work, (*names, "seq") if purpose in ("embed", "rerank") else names, purpose)
+    model = find_denoiser(model, f"{purpose}s") if isinstance(model, str) else model
+    each = HOUR_S if purpose == "speech" else 1.0
+    once, per_day = (None if n is None else n * each for n in (getattr(work, name) for name in names))
+    return pass_job(purpose, model, items=once, items_per_day=per_day, seq_len=work.seq, years=within.years or 1.0)
 
 
 def bits_of(text: str | None) -> tuple[int, ...]:

@@ -7,7 +7,6 @@ A request has no tokens, so that its time to the first one is its whole time. Ch
 from __future__ import annotations
 
 import datetime
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gpuwise.errors import InputError, UnpredictableError
@@ -62,26 +61,47 @@ def version_of(engine: str, workload: str) -> str | None:
 
 
 @dataclass(frozen=True, slots=True)
+class PassQuestion:
+    """``requests_per_s`` None: as many as the accelerators carry; ``tokens`` of an item None: the usual ones; ``version`` of the
+    engine None: the newest. Raises InputError for targets of tokens, which nothing writes here."""
+
+    workload: str
+    targets: tuple[Target, ...]
+    today: datetime.date
+    requests_per_s: float | None = None
+    tokens: int | None = None
+    batcher: Batcher = AT_ONCE
+    version: str | None = None
+
+    def __post_init__(self) -> None:
+        for target in self.targets:
+            if target.metric in ("itl", "tpot"):
+                raise InputError(f"{target.key} is of tokens, and nothing is written", hint="for example --slo e2e_p95=100ms")
+
+
+@dataclass(frozen=True, slots=True)
 class ForwardCapacity:
     """``point`` is at the largest rate of one accelerator, None where not even one request alone keeps the targets."""
 
     arch: Model
     cluster: Cluster
+    asked: PassQuestion
     items: str
     """``passages``, ``pairs``, ``images``, ``videos`` or ``windows`` of sound."""
     tokens: int
     """Of an item, of a window those that are written; 0 of images and videos that are made or that convolutions read."""
-    targets: tuple[Target, ...]
     times: BatchTimes
-    alone_s: float
     point: ForwardPoint | None
     each: Estimate | None
     rate_per_s: float
     accelerators: int
     price: Price | None
-    usd_per_million: float | None
     wh_per_million: float | None
-    batcher: Batcher = AT_ONCE
+
+    @property
+    def alone_s(self) -> float:
+        """Seconds of an item that meets nobody."""
+        return self.times.of(1)
 
     @property
     def pixels(self) -> int | None:
@@ -102,6 +122,16 @@ class ForwardCapacity:
         """US dollars an hour of all accelerators."""
         return None if self.price is None else self.price.expected * self.accelerators
 
+    @property
+    def usd_per_million(self) -> float | None:
+        """US dollars of a million items."""
+        return None if self.usd_per_hour is None else self.usd_per_hour / (self.rate_per_s * HOUR_S / MEGA)
+
+    def affordable(self, budget_usd_per_hour: float | None) -> bool:
+        """Whether the targets are kept, within the budget."""
+        usd = self.usd_per_hour
+        return self.point is not None and (budget_usd_per_hour is None or (usd is not None and usd <= budget_usd_per_hour))
+
     def document(self) -> dict[str, object]:
         """As JSON values."""
         point = self.point
@@ -110,7 +140,7 @@ class ForwardCapacity:
             "accelerator": self.cluster.accelerator.id,
             "items": self.items,
             "tokens_each": self.tokens,
-            "targets": [{"target": t.key, "limit_s": t.limit_s} for t in self.targets],
+            "targets": [{"target": t.key, "limit_s": t.limit_s} for t in self.asked.targets],
             "alone_s": self.alone_s,
             "alone_over_http_s": self.alone_over_http_s,
             "items_per_s_of_each": None if self.each is None else self.each.expected,
@@ -129,61 +159,26 @@ class ForwardCapacity:
 
 
 def capacity_forward(
-    arch: Model,
-    cluster: Cluster,
-    *,
-    workload: str,
-    targets: Sequence[Target] = (USUAL_TARGET,),
-    requests_per_s: float | None = None,
-    tokens: int | None = None,
-    batcher: Batcher = AT_ONCE,
-    today: datetime.date,
-    usd_per_hour: float | None = None,
-    provider: str | None = None,
-    version: str | None = None,
+    arch: Model, cluster: Cluster, asked: PassQuestion, usd_per_hour: float | None = None, provider: str | None = None
 ) -> ForwardCapacity:
-    """Items a second of ``workload`` (embed, rerank, vision, speech, image, video) with ``arch`` within ``targets``, on how many
-    accelerators like ``cluster``'s; speech under the engine's ``version`` (None: the newest). Raises InputError for a model of
-    another kind or one that does not fit, UnpredictableError without a rate."""
-    kind = kind_of(arch, workload)
-    items, length = kind.shape(arch, workload, tokens)
-    check_targets(targets)
-    times = kind.times(arch, cluster, length, version)
+    """Items a second with ``arch`` within the targets, on how many accelerators like ``cluster``'s. Raises InputError for a
+    model of another kind or one that does not fit, UnpredictableError without a rate."""
+    kind, targets, batcher, rate = kind_of(arch, asked.workload), asked.targets, asked.batcher, asked.requests_per_s
+    items, length = kind.shape(arch, asked.workload, asked.tokens)
+    times = kind.times(arch, cluster, length, asked.version)
     if batcher.most is not None:
         times = times.up_to(batcher.most)
-    alone = times.of(1)
     point = largest(times, targets, batcher)
-    each = None if point is None else Estimate.from_log_sigma(point.rate_per_s, times.log_sigma, times.basis)
-    have = cluster.n_accelerators
-    rate = requests_per_s if requests_per_s is not None else 0.0 if each is None else each.expected * have
-    count = 0 if each is None else have
-    if each is not None and requests_per_s is not None:
-        count = fewest(times, targets, rate, each.expected, batcher)
-    price, usd, wh = _money(cluster, count, rate, today, usd_per_hour, provider)
-    return ForwardCapacity(
-        arch, cluster, items, length, tuple(targets), times, alone, point, each, rate, count, price, usd, wh, batcher
-    )
-
-
-def check_targets(targets: Sequence[Target]) -> None:
-    """Raises InputError for targets of tokens, which nothing writes here."""
-    for target in targets:
-        if target.metric in ("itl", "tpot"):
-            raise InputError(f"{target.key} is of tokens, and nothing is written", hint="for example --slo e2e_p95=100ms")
-
-
-def _money(
-    cluster: Cluster, count: int, rate: float, today: datetime.date, usd_per_hour: float | None, provider: str | None
-) -> tuple[Price | None, float | None, float | None]:
-    """The rent, and dollars and watt-hours of a million items."""
-    if not count or not rate:
-        return None, None, None
+    if point is None:
+        return ForwardCapacity(arch, cluster, asked, items, length, times, None, None, rate or 0.0, 0, None, None)
+    each = Estimate.from_log_sigma(point.rate_per_s, times.log_sigma, times.basis)
+    count = cluster.n_accelerators if rate is None else fewest(times, targets, rate, each.expected, batcher)
+    rate = each.expected * count if rate is None else rate
     whole = Cluster(cluster.system, count)
     try:
-        price = price_of(whole, today, usd_per_hour=usd_per_hour, provider=provider)
+        price = price_of(whole, asked.today, usd_per_hour=usd_per_hour, provider=provider)
     except UnpredictableError:
         price = None
     power = cluster_power(whole, workload="serving")
-    million_h = rate * HOUR_S / MEGA
-    usd = None if price is None else price.expected * count / million_h
-    return price, usd, None if power is None else power.total_w.expected / million_h
+    wh = None if power is None else power.total_w.expected / (rate * HOUR_S / MEGA)
+    return ForwardCapacity(arch, cluster, asked, items, length, times, point, each, rate, count, price, wh)
