@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from gpuwise.dtypes import TENSOR_BYTES
+from gpuwise.workload.capture.operations import operations
 from gpuwise.workload.capture.record.capture import TensorSpec
 
 Call = Mapping[str, Any]
@@ -36,88 +37,14 @@ def _total(specs: Iterable[TensorSpec]) -> float:
 
 # --- bytes ---
 
-NO_KERNEL = frozenset(
-    {
-        "empty",
-        "empty_like",
-        "empty_strided",
-        "empty_permuted",
-        "new_empty",
-        "new_empty_strided",
-        "_unsafe_view",
-        "resize_",
-        "set_",
-        "lift_fresh",
-        "lift",
-        "is_same_size",
-        "_reshape_alias",
-        "record_stream",
-        "_version",
-        "resize_as_",
-        "wait_tensor",
-        "_nested_tensor_size",
-        "_nested_tensor_strides",
-        "is_pinned",
-        "dropout_without_effect",
-        "_assert_tensor_metadata",
-        "_wrapped_tensor_constant",
-        "rename",
-        "_lazy_clone",
-    }
-)
+_TRAFFIC = operations()["traffic"]
+NO_KERNEL = frozenset(_TRAFFIC["no_kernel"])
 """Schema names that touch no element: they allocate, alias or only look at metadata."""
 
-OVERWRITES = frozenset(
-    {
-        "fill_",
-        "zero_",
-        "copy_",
-        "normal_",
-        "uniform_",
-        "bernoulli_",
-        "random_",
-        "exponential_",
-        "geometric_",
-        "cauchy_",
-        "log_normal_",
-        "_foreach_copy_",
-        "_foreach_zero_",
-        "_foreach_fill_",
-        "randperm",
-        "arange",
-        "full",
-        "set_data",
-    }
-)
+OVERWRITES = frozenset(_TRAFFIC["overwrites"])
 """In-place operations that do not read what they write over."""
 
-SHAPE_ONLY = {
-    "nll_loss_backward": ("self",),
-    "nll_loss2d_backward": ("self",),
-    "max_pool2d_with_indices_backward": ("self",),
-    "max_pool3d_with_indices_backward": ("self",),
-    "avg_pool2d_backward": ("self",),
-    "avg_pool3d_backward": ("self",),
-    "_adaptive_avg_pool2d_backward": ("self",),
-    "_adaptive_avg_pool3d_backward": ("self",),
-    "adaptive_max_pool2d_backward": ("self",),
-    "ones_like": ("self",),
-    "zeros_like": ("self",),
-    "full_like": ("self",),
-    "rand_like": ("self",),
-    "randn_like": ("self",),
-    "randint_like": ("self",),
-    "new_zeros": ("self",),
-    "new_ones": ("self",),
-    "new_full": ("self",),
-    "im2col": (),
-    "col2im": (),
-    "reflection_pad2d_backward": ("self",),
-    "reflection_pad1d_backward": ("self",),
-    "replication_pad2d_backward": ("self",),
-    "_embedding_bag_backward": (),
-    "grid_sampler_2d_backward": (),
-}
+SHAPE_ONLY = dict.fromkeys(_TRAFFIC["shape_of_self_only"], ("self",)) | dict.fromkeys(_TRAFFIC["shapes_only"], ())
 """Arguments of which only the shape is looked at (native_functions.yaml signatures, CUDA kernels of the same name)."""
 
 
@@ -288,95 +215,8 @@ def _fast(row: Sequence[TensorSpec]) -> bool:
     return all(t.dtype == head.dtype and (t.stride == head.stride or math.prod(t.shape) <= 1) for t in row[1:])
 
 
-KERNELS = {
-    # kernel launches of one eager CUDA call; aten/src/ATen/native/cuda of each operation
-    "_softmax_backward_data": 2,
-    "_safe_softmax": 5,
-    "native_layer_norm_backward": 3,
-    "native_group_norm": 2,
-    "native_group_norm_backward": 4,
-    "_fused_rms_norm_backward": 3,
-    "native_batch_norm": 3,
-    "native_batch_norm_backward": 2,
-    "_native_batch_norm_legit": 3,
-    "_native_batch_norm_legit_functional": 3,
-    "batch_norm_backward": 1,
-    "embedding_dense_backward": 29,
-    "nll_loss_backward": 2,
-    "nll_loss2d_backward": 2,
-    "select_backward": 2,
-    "slice_backward": 2,
-    "diagonal_backward": 2,
-    "unfold_backward": 2,
-    "value_selecting_reduction_backward": 2,
-    "scatter": 2,
-    "scatter_add": 2,
-    "index_add": 2,
-    "index_copy": 2,
-    "index_fill": 2,
-    "scatter_reduce": 2,
-    "masked_fill": 2,
-    "index_put": 2,
-    "sort": 4,
-    "argsort": 4,
-    "topk": 3,
-    "nonzero": 4,
-    "masked_select": 5,
-    "_unique2": 8,
-    "unique_dim": 8,
-    "unique_consecutive": 6,
-    "cumsum": 1,
-    "multinomial": 6,
-    "randperm": 5,
-    "kthvalue": 2,
-    "median": 2,
-    "max_pool2d_with_indices_backward": 2,
-    "max_pool3d_with_indices_backward": 2,
-    "avg_pool3d_backward": 2,
-    "adaptive_max_pool2d_backward": 2,
-    "_adaptive_avg_pool2d_backward": 1,
-    "upsample_bilinear2d_backward": 2,
-    "upsample_nearest2d_backward": 1,
-    "grid_sampler_2d_backward": 2,
-    "_ctc_loss": 2,
-    "_ctc_loss_backward": 3,
-    "_scaled_dot_product_flash_attention_backward": 3,
-    "_flash_attention_backward": 3,
-    "_scaled_dot_product_efficient_attention_backward": 3,
-    "_efficient_attention_backward": 3,
-    "_scaled_dot_product_cudnn_attention_backward": 3,
-    "zeros_like": 1,
-    "full_like": 1,
-    "addbmm": 2,
-    "_cdist_backward": 2,
-    "pixel_shuffle": 1,
-    "_thnn_fused_lstm_cell": 1,
-    "_thnn_fused_lstm_cell_backward_impl": 2,
-    "_thnn_fused_gru_cell": 1,
-    "_fft_r2c": 1,
-    "_fft_c2r": 2,
-    "_fft_c2c": 1,
-    "logsumexp": 5,
-    "std": 1,
-    "var": 1,
-    "linalg_vector_norm": 1,
-    "roll": 1,
-    "flip": 1,
-    "_embedding_bag": 2,
-    "_embedding_bag_dense_backward": 8,
-    "histc": 2,
-    "bincount": 3,
-    "_local_scalar_dense": 0,
-    "stack": 1,
-    "repeat_interleave": 3,
-    "smooth_l1_loss_backward": 1,
-    "mse_loss": 2,
-    "smooth_l1_loss": 2,
-    "huber_loss": 2,
-    "binary_cross_entropy": 2,
-    "l1_loss": 2,
-    "_amp_update_scale_": 1,
-}
+KERNELS = {name: int(n) for n, names in operations()["kernels"].items() for name in names}
+"""Launches of one eager CUDA call, where they are not one."""
 
 
 def kernels_of(

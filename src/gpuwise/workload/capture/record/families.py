@@ -11,235 +11,14 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from gpuwise.dtypes import TENSOR_BYTES
+from gpuwise.workload.capture.operations import operations
 from gpuwise.workload.step import Kind
 
 if TYPE_CHECKING:
     from gpuwise.workload.capture.record.capture import Signature, TensorSpec
 
-_FAMILY_OF_NAME: dict[str, tuple[str, ...]] = {
-    "recurrent": (
-        "_cudnn_rnn",
-        "_cudnn_rnn_backward",
-        "lstm",
-        "gru",
-        "rnn_tanh",
-        "rnn_relu",
-        "miopen_rnn",
-        "miopen_rnn_backward",
-    ),
-    "norm": (
-        "native_layer_norm",
-        "layer_norm",
-        "native_layer_norm_backward",
-        "_fused_rms_norm",
-        "_fused_rms_norm_backward",
-        "rms_norm",
-        "native_group_norm",
-        "native_group_norm_backward",
-        "group_norm",
-        "instance_norm",
-        "native_batch_norm",
-        "native_batch_norm_backward",
-        "batch_norm",
-        "cudnn_batch_norm",
-        "cudnn_batch_norm_backward",
-        "_native_batch_norm_legit",
-        "_native_batch_norm_legit_functional",
-        "_native_batch_norm_legit_no_training",
-        "miopen_batch_norm",
-        "miopen_batch_norm_backward",
-        "batch_norm_backward",
-        "_batch_norm_with_update",
-        "_batch_norm_no_update",
-        "batch_norm_stats",
-        "batch_norm_elemt",
-        "batch_norm_backward_reduce",
-        "batch_norm_backward_elemt",
-    ),
-    "softmax": (
-        "_softmax",
-        "_log_softmax",
-        "softmax",
-        "log_softmax",
-        "_softmax_backward_data",
-        "_log_softmax_backward_data",
-        "_safe_softmax",
-        "_masked_softmax",
-        "_masked_softmax_backward",
-        "logsumexp",
-    ),
-    "dropout": (
-        "native_dropout",
-        "dropout",
-        "bernoulli",
-        "bernoulli_",
-        "normal_",
-        "uniform_",
-        "randn",
-        "rand",
-        "randint",
-        "randn_like",
-        "rand_like",
-        "randint_like",
-        "random_",
-        "exponential_",
-        "log_normal_",
-        "multinomial",
-    ),
-    "pooling": (
-        "max_pool2d_with_indices",
-        "max_pool2d",
-        "max_pool2d_with_indices_backward",
-        "avg_pool2d",
-        "avg_pool2d_backward",
-        "max_pool3d_with_indices",
-        "max_pool3d_with_indices_backward",
-        "avg_pool3d",
-        "avg_pool3d_backward",
-        "avg_pool1d",
-        "max_pool1d",
-        "_adaptive_avg_pool2d",
-        "adaptive_avg_pool2d",
-        "_adaptive_avg_pool2d_backward",
-        "_adaptive_avg_pool3d",
-        "_adaptive_avg_pool3d_backward",
-        "adaptive_avg_pool3d",
-        "adaptive_max_pool2d",
-        "adaptive_max_pool2d_backward",
-        "adaptive_avg_pool1d",
-    ),
-    "gather": (
-        "index",
-        "_unsafe_index",
-        "index_select",
-        "gather",
-        "take",
-        "masked_select",
-        "_embedding_bag",
-        "_embedding_bag_forward_only",
-        "roi_align",
-        "take_along_dim",
-        "nonzero",
-        "repeat_interleave",
-    ),
-    "scatter": (
-        "index_put",
-        "index_put_",
-        "_index_put_impl_",
-        "_unsafe_index_put",
-        "scatter",
-        "scatter_",
-        "scatter_add",
-        "scatter_add_",
-        "scatter_reduce",
-        "scatter_reduce_",
-        "index_add",
-        "index_add_",
-        "index_copy",
-        "index_copy_",
-        "index_fill",
-        "index_fill_",
-        "masked_scatter",
-        "_roi_align_backward",
-        "bincount",
-        "histc",
-        "col2im",
-    ),
-    "sort": (
-        "sort",
-        "argsort",
-        "topk",
-        "kthvalue",
-        "median",
-        "_unique2",
-        "unique_dim",
-        "unique_consecutive",
-        "randperm",
-        "nms",
-        "searchsorted",
-        "bucketize",
-    ),
-    "scan": ("cumsum", "cumprod", "cumsum_", "logcumsumexp", "cummax", "cummin", "_ctc_loss", "_ctc_loss_backward"),
-    "copy": (
-        "_to_copy",
-        "copy_",
-        "clone",
-        "contiguous",
-        "cat",
-        "stack",
-        "constant_pad_nd",
-        "slice_backward",
-        "select_backward",
-        "pixel_shuffle",
-        "pixel_unshuffle",
-        "roll",
-        "flip",
-        "repeat",
-        "im2col",
-        "reflection_pad1d",
-        "reflection_pad2d",
-        "replication_pad2d",
-        "reflection_pad2d_backward",
-        "slice_scatter",
-        "select_scatter",
-        "unfold_backward",
-        "triu",
-        "tril",
-        "channel_shuffle",
-        "diagonal_backward",
-        "as_strided_scatter",
-        "tile",
-    ),
-    "loss": (
-        "nll_loss_forward",
-        "nll_loss_backward",
-        "nll_loss2d_forward",
-        "nll_loss2d_backward",
-        "cross_entropy_loss",
-        "multi_margin_loss",
-        "multilabel_margin_loss_forward",
-    ),
-    "reduction": (
-        "sum",
-        "mean",
-        "amax",
-        "amin",
-        "max",
-        "min",
-        "argmax",
-        "argmin",
-        "var",
-        "std",
-        "var_mean",
-        "std_mean",
-        "linalg_vector_norm",
-        "norm",
-        "all",
-        "any",
-        "prod",
-        "aminmax",
-        "count_nonzero",
-        "nansum",
-        "mse_loss",
-        "l1_loss",
-        "smooth_l1_loss",
-        "huber_loss",
-        "binary_cross_entropy",
-        "trace",
-        "equal",
-        "binary_cross_entropy_with_logits",
-        "_weight_norm_interface",
-        "_weight_norm_interface_backward",
-        "frobenius_norm",
-        "dist",
-        "cdist",
-        "_cdist_forward",
-        "_foreach_norm",
-    ),
-}
 _RESAMPLING = ("upsample", "_upsample", "grid_sampler", "cudnn_grid_sampler", "affine_grid", "interpolate")
 _OPTIMIZER = ("_foreach_", "_fused_ada", "_fused_sgd", "_amp_foreach")
-_BY_NAME = {name: family for family, names in _FAMILY_OF_NAME.items() for name in names}
 
 
 @cache
@@ -247,6 +26,12 @@ def short_name(op: str) -> str:
     """``aten.addmm.default`` as ``addmm``."""
     parts = op.split(".")
     return parts[1] if len(parts) > 1 else op
+
+
+@cache
+def _families() -> dict[str, str]:
+    """Family by the name of the operation."""
+    return {name: family for family, names in operations()["families"].items() for name in names}
 
 
 def family_of(s: Signature) -> str:
@@ -258,8 +43,9 @@ def family_of(s: Signature) -> str:
         return "transfer"
     if name == "dropout" and s.attribute("train") is False:
         return "host"
-    if name in _BY_NAME and (s.n_kernels or s.kind is not Kind.HOST):
-        return _BY_NAME[name]
+    named = _families().get(name)
+    if named is not None and (s.n_kernels or s.kind is not Kind.HOST):
+        return named
     if s.kind in _BY_KIND:
         return "fourier" if name.startswith("_fft") else _BY_KIND[s.kind]
     if not s.n_kernels:

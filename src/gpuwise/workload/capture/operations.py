@@ -1,0 +1,14 @@
+"""Lists of PyTorch's operations (aten) by schema name, from ``operations.toml``."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from functools import cache
+from importlib.resources import files
+
+
+@cache
+def operations() -> Mapping[str, Mapping[str, Sequence[str]]]:
+    """Section -> list -> names."""
+    return tomllib.loads(files("gpuwise.workload.capture").joinpath("operations.toml").read_text(encoding="utf-8"))
