@@ -234,7 +234,6 @@ OWN_PLACES = re.compile(r"files\(|__file__|\b_?(DATA|SOURCES|TABLE|PUBLISHED|FIL
 """In what is opened: a file of the package, or of the system."""
 ELSEWHERE = {
     "files.py": "the reader itself",
-    "calibrate/coefficient_files.py": "writes; coefficients of the package",
     "calibrate/machine/calibration.py": "what gpuwise itself stored in its folder",
     "calibrate/attention/rows.py": "pyarrow opens by name what the reader has checked",
     "calibrate/gemm/rows.py": "pyarrow opens by name what the reader has checked",
@@ -264,6 +263,7 @@ ELSEWHERE = {
     "train/tune/gate.py": "what a child of this program wrote",
     "tui/preferences.py": "what gpuwise itself stored in its folder",
     "ui/application.py": "files of the package",
+    "workload/stacks/stack.py": "files of the package",
     "ui/workers.py": "a folder of this program's own",
 }
 """Where else something is opened, and why that is none that a person named."""

@@ -50,7 +50,7 @@ def fit_own(
 
         print_json(answer_document(answer))
     else:
-        from gpuwise.cli.fit.view import show_fit
+        from gpuwise.cli.step.fit_view import show_step_fit
 
-        show_fit(answer)
+        show_step_fit(answer)
     return 0

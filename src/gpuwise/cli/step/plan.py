@@ -87,7 +87,7 @@ def plan_own(
 
         print_json(answer_document(answer))
     else:
-        from gpuwise.cli.plan.view import show_plan
+        from gpuwise.cli.step.plan_view import show_step_plan
 
-        show_plan(answer)
+        show_step_plan(answer)
     return 0
