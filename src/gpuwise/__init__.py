@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from gpuwise.plan.answer import Fit, Plan, StepFit, StepPlan
     from gpuwise.plan.api import fit, make_plan
     from gpuwise.plan.goal import Wishes
-    from gpuwise.plan.step.fit import fit_step
-    from gpuwise.plan.step.plan import plan_step
+    from gpuwise.plan.own.fit import fit_step
+    from gpuwise.plan.own.plan import plan_step
     from gpuwise.predict.estimate import Estimate
     from gpuwise.predict.step.training import TrainingEstimate, estimate
     from gpuwise.serve.capacity.api import capacity
@@ -85,9 +85,9 @@ _HOME = {
     "find_cluster": "gpuwise.facts.hardware.naming",
     "find_model": "gpuwise.facts.models.catalogue",
     "fit": "gpuwise.plan.api",
-    "fit_step": "gpuwise.plan.step.fit",
+    "fit_step": "gpuwise.plan.own.fit",
     "make_plan": "gpuwise.plan.api",
-    "plan_step": "gpuwise.plan.step.plan",
+    "plan_step": "gpuwise.plan.own.plan",
     "profile": "gpuwise.train.api",
     "validate": "gpuwise.calibrate.validation",
     "watch": "gpuwise.train.api",

@@ -18,7 +18,7 @@ from gpuwise.facts.hardware.systems import Cluster
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.pick.jobs import ModelJob
 from gpuwise.pick.outcomes import CHANGED, SAME
-from gpuwise.plan.changes.remedies import changed
+from gpuwise.plan.changes.remedy import changed
 from gpuwise.plan.defaults import FROZEN_BYTES
 from gpuwise.plan.explain import layout
 from gpuwise.plan.goal import Wishes, make_goal

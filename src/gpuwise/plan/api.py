@@ -59,7 +59,7 @@ def make_plan(
 def _on_enough(plan: Plan[TrainingEstimate], pricing: Pricing) -> Plan[TrainingEstimate]:
     """The plan for the fewest accelerators that hold the training, of twice, four times ... those of ``plan``; ``plan`` itself
     where none of them do."""
-    from gpuwise.plan.changes.remedies import enough_accelerators
+    from gpuwise.plan.fit import enough_accelerators
 
     goal = plan.goal
     for more in enough_accelerators(goal, pricing.today):
@@ -84,7 +84,7 @@ def fit(model: str | Architecture, on: str | Cluster, wishes: Wishes | None = No
 
     Raises what :func:`make_plan` raises.
     """
-    from gpuwise.plan.changes.remedies import check_fit
+    from gpuwise.plan.fit import check_fit
     from gpuwise.plan.unused import of_stack, unused
 
     arch = find_model(model) if isinstance(model, str) else model

@@ -22,7 +22,7 @@ Document = dict[str, Any]
 def answer_document(answer: Plan[Any] | Fit[Any]) -> Document:
     """The whole answer, whichever front end wrote the step."""
     if isinstance(answer.subject, CapturedStep):
-        from gpuwise.plan.step.document import step_fit, step_plan  # a model of the catalogue needs nothing of a capture
+        from gpuwise.plan.own.document import step_fit, step_plan  # a model of the catalogue needs nothing of a capture
 
         document = step_plan(answer) if isinstance(answer, Plan) else step_fit(answer)
     else:

@@ -13,8 +13,8 @@ from gpuwise.facts.hardware.naming import find_cluster
 from gpuwise.plan.changes.step_remedies import find_remedies
 from gpuwise.plan.changes.step_speedups import WORTH_SPEED, find_speedups
 from gpuwise.plan.changes.trial import Trial
+from gpuwise.plan.own.fit import source_of
 from gpuwise.plan.step.estimates import measure
-from gpuwise.plan.step.fit import source_of
 from gpuwise.workload.capture.record.capture import Category
 from gpuwise.workload.changes.change import Change
 

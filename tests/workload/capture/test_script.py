@@ -12,7 +12,7 @@ pytest.importorskip("torch")
 
 import gpuwise
 from gpuwise.facts.hardware.naming import find_cluster
-from gpuwise.plan.step.fit import fit_step
+from gpuwise.plan.own.fit import fit_step
 from gpuwise.workload.capture.errors import UserCodeError
 from gpuwise.workload.capture.record.capture import Capture
 from gpuwise.workload.capture.target import find_target

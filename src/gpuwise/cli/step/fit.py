@@ -12,10 +12,10 @@ from gpuwise.cli.step.progress import progress
 def fit_own(
     text: str, on: str, training: Training, fixed: LayoutOptions, code: OwnCode, arguments: Sequence[str] = (), *, json: bool
 ) -> int:
-    """Capture, measure, show. Raises what :func:`gpuwise.plan.step.fit.fit_step` raises."""
+    """Capture, measure, show. Raises what :func:`gpuwise.plan.own.fit.fit_step` raises."""
     from gpuwise.cli.this_machine import is_this, this_cluster
     from gpuwise.facts.hardware.naming import USUAL, find_cluster
-    from gpuwise.plan.step.fit import fit_step
+    from gpuwise.plan.own.fit import fit_step
 
     refuse_layout(training, fixed)
     if code.timeline or code.snapshot or code.trace:

@@ -27,10 +27,10 @@ def captured_plan(
     price: float | None,
     provider: str | None,
 ) -> Plan[StepEstimate]:
-    """Capture and predict. Raises what :func:`gpuwise.plan.step.plan.plan_step` raises."""
+    """Capture and predict. Raises what :func:`gpuwise.plan.own.plan.plan_step` raises."""
     from gpuwise.cli.this_machine import is_this, this_cluster
     from gpuwise.facts.hardware.naming import USUAL, find_cluster
-    from gpuwise.plan.step.plan import plan_step
+    from gpuwise.plan.own.plan import plan_step
 
     refuse_layout(training, fixed)
     cluster = None if on is None else this_cluster(on) if is_this(on) else find_cluster(on, prefer=USUAL)
@@ -68,7 +68,7 @@ def plan_own(
     provider: str | None,
     json: bool,
 ) -> int:
-    """Capture, predict, show. Raises what :func:`gpuwise.plan.step.plan.plan_step` raises."""
+    """Capture, predict, show. Raises what :func:`gpuwise.plan.own.plan.plan_step` raises."""
     if code.change:
         raise InputError("--change is for fit", hint="`gpuwise fit` takes it; plan --remedies tries what makes it faster")
     if code.timeline or code.snapshot or code.trace:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gpuwise.errors import LayoutError, UnpredictableError
-from gpuwise.plan.changes.remedies import strategy_label
-from gpuwise.plan.changes.remedy import Remedy, remedy_of
+from gpuwise.plan.changes.remedy import Remedy, remedy_of, strategy_label
 from gpuwise.plan.goal import Goal
 from gpuwise.plan.space.rules import check_strategy
 from gpuwise.plan.space.search import estimate_all, setting_of

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from gpuwise.workload.changes.change import Change
-from gpuwise.workload.changes.registry import kind_of, labels, training_of
+from gpuwise.workload.changes.registry import kind_of, label, labels, on_strategy, training_of
+from gpuwise.workload.optimizer import on_host
+from gpuwise.workload.strategy import Strategy
 
 if TYPE_CHECKING:
     from gpuwise.plan.step.estimates import StepEstimate
@@ -66,3 +69,23 @@ def remedy_of(
 def remedy_order(remedy: Remedy[TrainingEstimate] | Remedy[StepEstimate]) -> tuple[bool, float]:
     """Those that fit first, then by slowdown; without a time by what is saved."""
     return (not remedy.fits, remedy.slower if remedy.slower is not None else -remedy.saved_bytes)
+
+
+def changed(s: Strategy, changes: Iterable[Change]) -> Strategy:
+    """``s`` with the changes made, one after the other."""
+    for change in changes:
+        s = on_strategy(change, s)
+    return s
+
+
+def strategy_label(changes: Iterable[Change], before: Strategy, after: Strategy) -> str:
+    """The changes' labels, a micro-batch by its size rather than by its parts, an offload by what ``after`` keeps on the host."""
+
+    def words(change: Change) -> str:
+        if change.name == "micro_batches":
+            return f"micro-batch {changed(before, (change,)).micro_batch}"
+        if change.name == "offload_optimizer" and after.offload_optimizer:
+            return f"{on_host(after)[0]} in host memory"
+        return label(change)
+
+    return " + ".join(map(words, changes)) or "as asked"

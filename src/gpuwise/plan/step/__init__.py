@@ -1,1 +1,1 @@
-"""Answers about a person's own captured step."""
+"""Estimates of a person's own captured step: memory, time, scaling."""

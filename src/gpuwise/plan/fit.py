@@ -18,7 +18,7 @@ from gpuwise.facts.hardware.naming import find_cluster
 from gpuwise.facts.hardware.systems import Cluster
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.plan.answer import Fit, OtherHardware
-from gpuwise.plan.changes.remedy import Remedy, remedy_of, remedy_order
+from gpuwise.plan.changes.remedy import Remedy, changed, remedy_of, remedy_order, strategy_label
 from gpuwise.plan.goal import Goal, Wishes, as_asked, make_goal, usual_recompute
 from gpuwise.plan.larger import known_price, larger_hardware
 from gpuwise.plan.promise import promised
@@ -30,9 +30,8 @@ from gpuwise.predict.kernels.run_formats import default_precision
 from gpuwise.predict.practice import practice_of
 from gpuwise.predict.step.training import TrainingEstimate, estimates
 from gpuwise.workload.changes.change import Change
-from gpuwise.workload.changes.registry import ADAPTERS, CHANGES, SAME, STATES, label, on_strategy
+from gpuwise.workload.changes.registry import ADAPTERS, CHANGES, SAME, STATES
 from gpuwise.workload.changes.strategy import LORA_RANK, StrategyEffect, changes_between
-from gpuwise.workload.optimizer import on_host
 from gpuwise.workload.stacks.stack import find_stack
 from gpuwise.workload.strategy import Strategy
 
@@ -154,13 +153,6 @@ def _remedy(goal: Goal, baseline: TrainingEstimate, e: TrainingEstimate) -> Reme
     )
 
 
-def changed(s: Strategy, changes: Iterable[Change]) -> Strategy:
-    """``s`` with the changes made, one after the other."""
-    for change in changes:
-        s = on_strategy(change, s)
-    return s
-
-
 def lighter_changes(s: Strategy, usual_precision: str) -> Iterator[tuple[Change, ...]]:
     """Every change to ``s`` that may take less memory, alone; activations on the host with recomputing as well."""
     for kind in CHANGES:
@@ -171,19 +163,6 @@ def lighter_changes(s: Strategy, usual_precision: str) -> Iterator[tuple[Change,
                 yield (Change(kind.name, argument),)
     if not s.offload_activations:
         yield (Change("checkpointing"), Change("offload_activations"))
-
-
-def strategy_label(changes: Iterable[Change], before: Strategy, after: Strategy) -> str:
-    """The changes' labels, a micro-batch by its size rather than by its parts, an offload by what ``after`` keeps on the host."""
-
-    def words(change: Change) -> str:
-        if change.name == "micro_batches":
-            return f"micro-batch {changed(before, (change,)).micro_batch}"
-        if change.name == "offload_optimizer" and after.offload_optimizer:
-            return f"{on_host(after)[0]} in host memory"
-        return label(change)
-
-    return " + ".join(map(words, changes)) or "as asked"
 
 
 SIZES = ("micro_batch", "accumulation", "recompute", "recompute_every")

@@ -15,8 +15,8 @@ from gpuwise.money.cost import Price, price_of, rent
 from gpuwise.money.energy import energy
 from gpuwise.plan.answer import CapturedStep, Option, Plan
 from gpuwise.plan.changes.step_speedups import find_speedups
+from gpuwise.plan.own.fit import Batch, Tell, captured_at, check_batch, is_known, silent, source_of
 from gpuwise.plan.step.estimates import StepEstimate, measure
-from gpuwise.plan.step.fit import Batch, Tell, captured_at, check_batch, is_known, silent, source_of
 from gpuwise.plan.step.scaling import scaling_of
 from gpuwise.plan.step.source import capability_of
 from gpuwise.predict.estimate import Estimate

@@ -13,8 +13,8 @@ import pytest
 from gpuwise.errors import InputError, UnknownNameError
 from gpuwise.facts.hardware.naming import find_cluster
 from gpuwise.plan.document import answer_document
-from gpuwise.plan.step.fit import fit_step, source_of
-from gpuwise.plan.step.plan import plan_step
+from gpuwise.plan.own.fit import fit_step, source_of
+from gpuwise.plan.own.plan import plan_step
 from gpuwise.plan.step.time_parts import by_module, general_path, main_dtype, mfu
 from gpuwise.predict.step.sharding_time import gradient_bytes
 from gpuwise.workload.capture.record.capture import Capture, Category, Parameter, Settings, Signature, StepSpan, TensorSpec
