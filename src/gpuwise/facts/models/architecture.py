@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +64,15 @@ class Mamba:
     """Mamba-2: the gated result is normalised, with a weight for each channel."""
     parameter_norms: bool = False
     """Mamba: step, B and C are normalised, with weights (Jamba)."""
+    may_be_zero: ClassVar = ("heads",)
+
+    def wrong(self) -> tuple[str, str, str] | None:
+        """The field, what is wrong with it and a hint; None where the dimensions fit one another."""
+        if bool(self.heads) == bool(self.dt_rank):
+            return "dt_rank", "a mixer has heads (Mamba-2) or dt_rank (Mamba)", "give one of them"
+        if self.heads and (self.inner % self.heads or self.heads % self.groups):
+            return "groups", "heads do not divide the channels, or groups the heads", "check the dimensions"
+        return None
 
     @property
     def conv_width(self) -> int:
@@ -106,6 +116,35 @@ class Patches:
     def n_tokens(self) -> int:
         """Sequence length, class token included."""
         return (self.image_size // self.patch_size) ** 2 + int(self.class_token)
+
+
+PARTS = {"moe": Moe, "mla": Mla, "encoder": Encoder, "patches": Patches, "mamba": Mamba}
+"""Fields of an :class:`Architecture` that have dimensions of their own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Letter:
+    """A letter of a pattern of layers."""
+
+    name: str
+    part: str = ""
+    """The field of the architecture that it needs."""
+    attends: bool = False
+    """It has attention over the tokens in the cache."""
+
+
+LETTERS = {
+    "M": Letter("state space", "mamba"),
+    "*": Letter("attention", attends=True),
+    "P": Letter("both side by side", "mamba", attends=True),
+    "-": Letter("MLP"),
+    "E": Letter("experts", "moe"),
+}
+NEEDED_BY_LETTERS = {
+    "mamba": ("mixer", "M and P in the pattern need a mixer, and a mixer needs one of them"),
+    "moe": ("experts", "E in the pattern needs experts, and experts need an E"),
+}
+"""What a part is called and which letters need it, for messages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,12 +277,17 @@ class Architecture:
     @property
     def n_mamba_layers(self) -> int:
         """Layers that have a state-space mixer."""
-        return sum("M" in blocks or "P" in blocks for blocks in self.layer_blocks)
+        return self._layers_with(*(letter for letter, what in LETTERS.items() if what.part == "mamba"))
 
     @property
     def n_attention_layers(self) -> int:
         """Layers that have attention (beside an encoder's)."""
-        return sum("*" in blocks or "P" in blocks for blocks in self.layer_blocks) if self.pattern else self.n_layers
+        if not self.pattern:
+            return self.n_layers
+        return self._layers_with(*(letter for letter, what in LETTERS.items() if what.attends))
+
+    def _layers_with(self, *letters: str) -> int:
+        return sum(any(letter in blocks for letter in letters) for blocks in self.layer_blocks)
 
     @property
     def n_moe_layers(self) -> int:

@@ -16,7 +16,7 @@ from typing import Any, cast
 
 from gpuwise.errors import DataError, FieldError, InputError, UnknownNameError
 from gpuwise.facts.loading import shipped_text
-from gpuwise.facts.models.architecture import Architecture, Encoder, Extra, Mamba, Mla, Moe, Patches
+from gpuwise.facts.models.architecture import PARTS, Architecture, Extra, Mla
 from gpuwise.facts.models.checks import check_architecture
 from gpuwise.facts.models.names import NameTable, resolve_model_name
 from gpuwise.facts.models.stored import format_in_name
@@ -24,7 +24,6 @@ from gpuwise.facts.models.stored import format_in_name
 CATALOGUE_FILES = ("models_llama.toml", "models_gpt.toml", "models_moe.toml", "models_encoders.toml", "models_hybrid.toml")
 _FIELDS = frozenset(f.name for f in fields(Architecture)) - {"id", "family", "extras", "extra_parameters", "stored_format"}
 _KEYS = _FIELDS | {"hf", "extra"}
-_PARTS = {"moe": Moe, "mamba": Mamba, "mla": Mla, "encoder": Encoder, "patches": Patches}
 
 
 @cache
@@ -164,7 +163,7 @@ def _catalogue_entry(key: str, family: str, row: dict[str, Any]) -> Architecture
     hub = tuple(values.pop("hf", ()))
     if hub and "source" not in values:
         values["source"] = f"https://huggingface.co/{hub[0]}"
-    for name, part in _PARTS.items():
+    for name, part in PARTS.items():
         if name in values:
             values[name] = part(**({"q_lora_rank": None} if part is Mla else {}) | values[name])
     extras = tuple(Extra(**item) for item in values.pop("extra", ()))

@@ -6,12 +6,10 @@ from dataclasses import fields
 from typing import Any
 
 from gpuwise.errors import FieldError
-from gpuwise.facts.models.architecture import Architecture
+from gpuwise.facts.models.architecture import LETTERS, NEEDED_BY_LETTERS, PARTS, Architecture
 
 KINDS = ("decoder", "encoder", "encoder-decoder", "vision")
 NORMS = ("rms", "layer", "layer-no-bias", "none")
-BLOCKS = {"M": "state space", "*": "attention", "P": "both side by side", "-": "MLP", "E": "experts"}
-"""Letters of a pattern."""
 POSITIONS = ("rope", "learned", "alibi", "relative", "sinusoidal", "none")
 
 LIMITS = {
@@ -122,39 +120,34 @@ def check_architecture(arch: Architecture, *, file: str | None = None, line: int
 def _dimensions(arch: Architecture) -> list[tuple[str, Any]]:
     """(field, value) of every dimension of the model and its parts."""
     dimensions: list[tuple[str, Any]] = []
-    for part in (arch, arch.moe, arch.mla, arch.encoder, arch.patches):
+    for part in (arch, *(getattr(arch, name) for name in PARTS)):
         if part is not None:
-            dimensions += [(f.name, getattr(part, f.name)) for f in fields(part) if f.name in LIMITS]
-    if arch.mamba is not None:
-        # without heads every channel has its own step
-        named = [f.name for f in fields(arch.mamba) if f.name in LIMITS and (f.name != "heads" or arch.mamba.heads)]
-        dimensions += [(name, getattr(arch.mamba, name)) for name in named]
+            optional = getattr(part, "may_be_zero", ())
+            named = [f.name for f in fields(part) if f.name in LIMITS and (f.name not in optional or getattr(part, f.name))]
+            dimensions += [(name, getattr(part, name)) for name in named]
     return dimensions
 
 
 def _check_pattern(arch: Architecture, refuse: Any) -> None:
-    blocks, mamba = arch.layer_blocks, arch.mamba
+    blocks = arch.layer_blocks
     if not blocks:
-        if mamba is not None:
+        if arch.mamba is not None:
             raise refuse("pattern", "a state-space mixer without a pattern of layers", "give pattern, as M-M*-")
         return
-    if wrong := sorted(set("".join(blocks)) - set(BLOCKS)):
-        raise refuse("pattern", f"pattern has {wrong[0]!r}", "letters: " + ", ".join(f"{k} {v}" for k, v in BLOCKS.items()))
+    letters = set("".join(blocks))
+    if wrong := sorted(letters - set(LETTERS)):
+        known = ", ".join(f"{letter} {what.name}" for letter, what in LETTERS.items())
+        raise refuse("pattern", f"pattern has {wrong[0]!r}", f"letters: {known}")
     if len(blocks) != arch.n_layers:
         raise refuse("pattern", f"pattern has {len(blocks)} layers, not {arch.n_layers}", "one word, or one letter, is a layer")
-    scans, routes = any(set(b) & {"M", "P"} for b in blocks), any("E" in b for b in blocks)
-    if scans != (mamba is not None):
-        raise refuse(
-            "mamba", "pattern and mixer do not fit", "M and P in the pattern need a mixer, and a mixer needs one of them"
-        )
-    if routes != (arch.moe is not None):
-        raise refuse("moe", "pattern and experts do not fit", "E in the pattern needs experts, and experts need an E")
-    if mamba is None:
-        return
-    if bool(mamba.heads) == bool(mamba.dt_rank):
-        raise refuse("dt_rank", "a mixer has heads (Mamba-2) or dt_rank (Mamba)", "give one of them")
-    if mamba.heads and (mamba.inner % mamba.heads or mamba.heads % mamba.groups):
-        raise refuse("groups", "heads do not divide the channels, or groups the heads", "check the dimensions")
+    needed = {LETTERS[letter].part for letter in letters}
+    for name, (what, hint) in NEEDED_BY_LETTERS.items():
+        if (name in needed) != (getattr(arch, name) is not None):
+            raise refuse(name, f"pattern and {what} do not fit", hint)
+    for name in NEEDED_BY_LETTERS:
+        part = getattr(arch, name)
+        if part is not None and (found := getattr(part, "wrong", lambda: None)()) is not None:
+            raise refuse(*found)
 
 
 def _check_parts(arch: Architecture, refuse: Any) -> None:
