@@ -27,8 +27,8 @@ from gpuwise.predict.step.capture_time import captured_time
 from gpuwise.predict.step.sharding_time import gradient_bytes, replicas_exposed_s
 from gpuwise.units import GIGA
 from gpuwise.workload.capture.record.capture import Capture
+from gpuwise.workload.row_codes import Phase
 from gpuwise.workload.stacks.stack import find_stack
-from gpuwise.workload.step import Phase
 from studies.capture_time.tables import MeasuredStep, StepJob, examples_rows, lambda_rows, mlperf_rows, neusight_rows
 from studies.published.reference_transformers import UNSEEN_STACK_SIGMA
 

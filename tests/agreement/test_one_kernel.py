@@ -22,7 +22,8 @@ from gpuwise.predict.kernels.registry import kernel_times
 from gpuwise.predict.step.capture_time import times_of
 from gpuwise.workload.attention_flop import attention_pairs
 from gpuwise.workload.capture.record.capture import Settings, Signature, TensorSpec
-from gpuwise.workload.step import CAUSAL, CUDNN_ATTENTION_ON, FUSED_ATTENTION, Kind, OpTableBuilder, Phase
+from gpuwise.workload.row_codes import CAUSAL, FUSED_ATTENTION, Kind, Phase
+from gpuwise.workload.step import CUDNN_ATTENTION_ON, OpTableBuilder
 
 GPUS = ("RTX 4090", "RTX 3090", "H100-SXM", "A100-SXM-80GB")
 SIDE = 8192

@@ -9,7 +9,7 @@ from gpuwise.facts.hardware.accelerators import accelerators
 from gpuwise.facts.models.convnets import convnets, known_convnet
 from gpuwise.predict.kernels.registry import kernel_times
 from gpuwise.workload.convnet import convolutions, forward_table, parameter_count, trained_bytes, training_table
-from gpuwise.workload.step import Kind
+from gpuwise.workload.row_codes import Kind
 
 
 @pytest.mark.parametrize("name", convnets())

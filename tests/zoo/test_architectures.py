@@ -25,7 +25,7 @@ from torch.utils.flop_counter import conv_flop_count, flop_registry  # noqa: E40
 
 from gpuwise.workload.capture.api import capture  # noqa: E402
 from gpuwise.workload.capture.record.capture import Capture, Category  # noqa: E402
-from gpuwise.workload.step import Kind, Phase  # noqa: E402
+from gpuwise.workload.row_codes import Kind, Phase  # noqa: E402
 from studies.networks import support  # noqa: E402
 from studies.networks.zoo import build  # noqa: E402
 

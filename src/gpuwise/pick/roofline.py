@@ -28,8 +28,9 @@ from gpuwise.predict.kernels.single import reached
 from gpuwise.serve.engines.engine import EngineConfig
 from gpuwise.serve.iteration import one_iteration, product_work
 from gpuwise.workload.blocks.point import Point
+from gpuwise.workload.row_codes import Kind, Phase
 from gpuwise.workload.stacks.stack import find_stack
-from gpuwise.workload.step import Kind, OpTable, Phase, concatenate
+from gpuwise.workload.step import OpTable, concatenate
 from gpuwise.workload.transformer.tables import transformer_tables
 
 F64 = NDArray[np.float64]

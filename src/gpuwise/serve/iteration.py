@@ -27,8 +27,9 @@ from gpuwise.serve.engines.engine import EngineConfig, check_formats
 from gpuwise.serve.iteration_kernels import row_times
 from gpuwise.serve.splits import check_split
 from gpuwise.workload.blocks.point import Point
+from gpuwise.workload.row_codes import Kind, Phase
 from gpuwise.workload.stacks.stack import find_stack
-from gpuwise.workload.step import Kind, OpTable, Phase, concatenate
+from gpuwise.workload.step import OpTable, concatenate
 from gpuwise.workload.transformer.tables import transformer_tables
 
 F64 = NDArray[np.float64]

@@ -28,7 +28,8 @@ from gpuwise.predict.kernels.registry import kernel_times
 from gpuwise.predict.kernels.single import matmul
 from gpuwise.serve.engines.engine import Engine, EngineConfig, version_number
 from gpuwise.serve.formats import FORMATS
-from gpuwise.workload.step import FAMILIES, FAMILY_CODE, Kind, OpTable
+from gpuwise.workload.row_codes import Kind
+from gpuwise.workload.step import FAMILIES, FAMILY_CODE, OpTable
 
 F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]

@@ -18,15 +18,8 @@ from dataclasses import dataclass
 
 from gpuwise.dtypes import FORMAT_BYTES
 from gpuwise.facts.models.convnets import ConvNet
-from gpuwise.workload.step import (
-    CHANNELS_LAST,
-    FILTER_GRADIENT,
-    IMAGE_GRADIENT,
-    Kind,
-    OpTable,
-    OpTableBuilder,
-    Phase,
-)
+from gpuwise.workload.row_codes import CHANNELS_LAST, FILTER_GRADIENT, IMAGE_GRADIENT, Kind, Phase
+from gpuwise.workload.step import OpTable, OpTableBuilder
 
 STEM_CHANNELS, IMAGE_CHANNELS = 64, 3
 EXPANSION = {"basic": 1, "bottleneck": 4}

@@ -8,7 +8,7 @@ import pytest
 from gpuwise.calibrate.serving.diffusion import generations
 from gpuwise.serve.passes.diffusion.generation import Generation
 from gpuwise.serve.passes.diffusion.networks import MODELS, decoder_table, spread_table, step_table
-from gpuwise.workload.step import Kind
+from gpuwise.workload.row_codes import Kind
 
 FLUX, PIXART, SANA = (
     "black-forest-labs/FLUX.1-dev",

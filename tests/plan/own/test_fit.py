@@ -19,7 +19,7 @@ from gpuwise.plan.step.time_parts import by_module, general_path, main_dtype, mf
 from gpuwise.predict.step.sharding_time import gradient_bytes
 from gpuwise.workload.capture.record.capture import Capture, Category, Parameter, Settings, Signature, StepSpan, TensorSpec
 from gpuwise.workload.changes.change import Change
-from gpuwise.workload.step import Kind, Phase
+from gpuwise.workload.row_codes import Kind, Phase
 
 TODAY = datetime.date(2026, 11, 21)
 GIB = 2**30

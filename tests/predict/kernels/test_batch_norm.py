@@ -15,7 +15,8 @@ from gpuwise.predict.kernels.norms.images import BLOCK, ELEMENTS_OF_A_THREAD, FE
 from gpuwise.predict.kernels.registry import kernel_times
 from gpuwise.workload.capture.record.capture import Settings, Signature, TensorSpec
 from gpuwise.workload.capture.record.rows import rows_of
-from gpuwise.workload.step import KERNEL_CODE, Kind
+from gpuwise.workload.row_codes import Kind
+from gpuwise.workload.step import KERNEL_CODE
 
 H100 = find_accelerator("h100-sxm-80gb")
 SETTINGS = Settings("2.11.0", (9, 0), matmul_tf32=False, cudnn_tf32=False)

@@ -7,7 +7,8 @@ import pytest
 from gpuwise.facts.hardware.naming import find_accelerator
 from gpuwise.predict.kernels.conditions import STEP
 from gpuwise.predict.kernels.registry import kernel_times
-from gpuwise.workload.step import CHANNELS_LAST, FILTER_GRADIENT, IMAGE_GRADIENT, Kind, OpTableBuilder, Phase
+from gpuwise.workload.row_codes import CHANNELS_LAST, FILTER_GRADIENT, IMAGE_GRADIENT, Kind, Phase
+from gpuwise.workload.step import OpTableBuilder
 
 H100 = "h100-sxm-80gb"
 FLAGS = {"forward": 0, "image": IMAGE_GRADIENT, "filter": FILTER_GRADIENT}

@@ -21,7 +21,7 @@ from gpuwise.predict.kernels.registry import kernel_times
 from gpuwise.predict.step.capture_time import captured_time
 from gpuwise.workload.capture.record.capture import Capture, Settings, Signature, StepSpan, TensorSpec
 from gpuwise.workload.capture.record.rows import rows_of
-from gpuwise.workload.step import Kind
+from gpuwise.workload.row_codes import Kind
 
 CARD = find_accelerator("RTX 4090")
 

@@ -14,7 +14,8 @@ from gpuwise.facts.hardware.naming import find_accelerator
 from gpuwise.predict.kernels.registry import kernel_times
 from gpuwise.workload.capture.record.capture import Settings, Signature, TensorSpec
 from gpuwise.workload.capture.record.rows import rows_of
-from gpuwise.workload.step import KERNELS, Kind
+from gpuwise.workload.row_codes import Kind
+from gpuwise.workload.step import KERNELS
 
 H100 = find_accelerator("h100-sxm-80gb")
 SETTINGS = Settings("2.11.0", (9, 0), matmul_tf32=False, cudnn_tf32=False)

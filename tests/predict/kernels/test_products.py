@@ -11,7 +11,7 @@ from gpuwise.predict.kernels.attention.fused import attention_decode_time
 from gpuwise.predict.kernels.registry import kernel_times
 from gpuwise.workload.capture.record.capture import Settings, Signature, TensorSpec
 from gpuwise.workload.capture.record.rows import rows_of
-from gpuwise.workload.step import Kind
+from gpuwise.workload.row_codes import Kind
 
 H100 = find_accelerator("h100-sxm-80gb")
 

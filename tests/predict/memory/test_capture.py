@@ -16,7 +16,7 @@ from gpuwise.predict.memory.capture import captured_memory, place_of
 from gpuwise.predict.memory.device import usable_bytes
 from gpuwise.units import GIB, MIB
 from gpuwise.workload.capture.record.capture import Capture, Category, Settings, Signature, StepSpan, TensorSpec
-from gpuwise.workload.step import Kind, Phase
+from gpuwise.workload.row_codes import Kind, Phase
 
 CARD = find_accelerator("A100 40GB SXM")
 

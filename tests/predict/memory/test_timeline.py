@@ -10,7 +10,7 @@ from gpuwise.predict.memory.snapshot.replay import replay
 from gpuwise.predict.memory.snapshot.writer import frames_of, line_frame, snapshot_document
 from gpuwise.predict.memory.timeline import memory_timeline, snapshot_timeline
 from gpuwise.workload.capture.record.capture import Capture, Category, Settings, Signature, StepSpan
-from gpuwise.workload.step import Kind, Phase
+from gpuwise.workload.row_codes import Kind, Phase
 
 MIB = 1 << 20
 

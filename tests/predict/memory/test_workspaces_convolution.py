@@ -15,7 +15,7 @@ from gpuwise.predict.memory.workspaces import hidden_bytes, with_workspaces
 from gpuwise.predict.memory.workspaces_convolution import columns_bytes, search_bytes
 from gpuwise.predict.memory.workspaces_kernels import KernelEnvironment
 from gpuwise.workload.capture.record.capture import Capture, Category, Settings, Signature, StepSpan, TensorSpec
-from gpuwise.workload.step import Kind
+from gpuwise.workload.row_codes import Kind
 
 A100 = KernelEnvironment((8, 0), 108, (2, 4), cudnn_benchmark=True)
 MIB = 2**20

@@ -21,7 +21,8 @@ from gpuwise.predict.step.host_time import HostSpeed, host_log_sigma, host_scale
 from gpuwise.predict.step.timeline import BLOCKING, SYNC, WAIT, timeline
 from gpuwise.workload.capture.record.capture import OpFlag, Settings
 from gpuwise.workload.capture.record.families import family_of
-from gpuwise.workload.step import FAMILIES, Kind, Phase
+from gpuwise.workload.row_codes import Kind, Phase
+from gpuwise.workload.step import FAMILIES
 
 F, B, U = Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER
 H100 = find_accelerator("H100-SXM")

@@ -12,7 +12,8 @@ pytest.importorskip("scipy")
 from gpuwise.facts.hardware.naming import find_accelerator
 from gpuwise.predict.coefficients import load_json
 from gpuwise.predict.kernels.conditions import Conditions
-from gpuwise.workload.step import Kind, OpTableBuilder, Phase
+from gpuwise.workload.row_codes import Kind, Phase
+from gpuwise.workload.step import OpTableBuilder
 from studies.capture_time.fit import (
     CONVOLUTIONS,
     FAMILY_FACTORS,

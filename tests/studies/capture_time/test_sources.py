@@ -17,7 +17,7 @@ from tests.predict.captures import capture, matmul, op, spec
 from gpuwise.facts.hardware.naming import find_accelerator
 from gpuwise.predict.kernels.memory_bound import dram_rate
 from gpuwise.predict.step.capture_time import captured_time
-from gpuwise.workload.step import Kind, Phase
+from gpuwise.workload.row_codes import Kind, Phase
 from studies.capture_time import sources, tables
 from studies.capture_time.tables import SCALES, MeasuredStep, example_network, job
 from studies.published.reference_transformers import UNSEEN_STACK_SIGMA

@@ -10,7 +10,7 @@ import torch
 
 from gpuwise.workload.capture.api import capture
 from gpuwise.workload.capture.record.capture import OpFlag
-from gpuwise.workload.step import Phase
+from gpuwise.workload.row_codes import Phase
 from studies.networks import support as zoo_support
 
 

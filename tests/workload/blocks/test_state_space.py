@@ -13,8 +13,8 @@ from gpuwise.predict.step.training import estimate
 from gpuwise.serve.engines.engine import EngineConfig
 from gpuwise.serve.iteration import iteration_time
 from gpuwise.workload.blocks.point import Point
+from gpuwise.workload.row_codes import Phase
 from gpuwise.workload.stacks.stack import find_stack
-from gpuwise.workload.step import Phase
 from gpuwise.workload.strategy import Strategy
 from gpuwise.workload.transformer.parameters import count_parameters
 from gpuwise.workload.transformer.tables import model_flop_per_token, transformer_tables

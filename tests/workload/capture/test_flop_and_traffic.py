@@ -17,7 +17,7 @@ from gpuwise.workload.capture.ops.flop import pairs_seen  # noqa: E402
 from gpuwise.workload.capture.ops.traffic import BLOCKS, CHUNK, TENSORS_BY_DEPTH, extent_bytes, launches  # noqa: E402
 from gpuwise.workload.capture.record.capture import Signature, TensorSpec  # noqa: E402
 from gpuwise.workload.capture.record.signatures import Signatures, dtype_name, spec_of  # noqa: E402
-from gpuwise.workload.step import Kind  # noqa: E402
+from gpuwise.workload.row_codes import Kind  # noqa: E402
 
 aten = torch.ops.aten
 

@@ -16,7 +16,7 @@ from gpuwise.cli.step.options import is_target
 from gpuwise.errors import InputError, NoFakeRuleError, UnknownNameError
 from gpuwise.workload.capture.errors import UserCodeError
 from gpuwise.workload.capture.target import find_target
-from gpuwise.workload.step import Kind
+from gpuwise.workload.row_codes import Kind
 
 SCRIPT = """
 import sys

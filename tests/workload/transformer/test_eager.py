@@ -11,12 +11,12 @@ import pytest
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.facts.models.catalogue import find_model
 from gpuwise.workload.blocks.point import Point
+from gpuwise.workload.eager.tape import Tape, add, cast, mul, power, spec
+from gpuwise.workload.row_codes import Phase
 from gpuwise.workload.stacks.stack import find_stack
-from gpuwise.workload.step import Phase
 from gpuwise.workload.transformer.eager import describes
 from gpuwise.workload.transformer.eager_step import EMBEDDING, FIRST_KIND, HEAD, EagerStep, eager_step
 from gpuwise.workload.transformer.tables import model_flop_per_token
-from gpuwise.workload.transformer.tape import Tape, add, cast, mul, power, spec
 
 
 def point(micro_batch: int = 2, seq_len: int = 256, **changes: object) -> Point:

@@ -6,8 +6,9 @@ import pytest
 
 from gpuwise.facts.models.catalogue import models
 from gpuwise.workload.blocks.point import Point
+from gpuwise.workload.row_codes import Kind, Phase
 from gpuwise.workload.stacks.stack import find_stack
-from gpuwise.workload.step import Kind, OpTable, Phase
+from gpuwise.workload.step import OpTable
 from gpuwise.workload.transformer.parameters import count_parameters
 from gpuwise.workload.transformer.tables import transformer_tables
 

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from gpuwise.facts.models.architecture import Architecture, Moe
 from gpuwise.workload.blocks.point import Point
+from gpuwise.workload.row_codes import Kind, Phase
 from gpuwise.workload.stacks.stack import find_stack
-from gpuwise.workload.step import Kind, Phase
 from gpuwise.workload.transformer.parameters import count_parameters
 from gpuwise.workload.transformer.tables import model_flop_per_token, recomputed_share, saved_bytes, transformer_tables
 

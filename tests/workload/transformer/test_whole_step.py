@@ -12,10 +12,10 @@ from gpuwise.facts.models.catalogue import find_model
 from gpuwise.workload.adapters import DEFAULT_TARGETS
 from gpuwise.workload.blocks.point import NF4_BYTES_PER_PARAMETER, Point
 from gpuwise.workload.capture.record.capture import Capture, Category
+from gpuwise.workload.eager.tape import Tape, spec
+from gpuwise.workload.row_codes import Phase
 from gpuwise.workload.stacks.stack import find_stack
-from gpuwise.workload.step import Phase
 from gpuwise.workload.transformer.parameters import adapter_parameters, count_parameters
-from gpuwise.workload.transformer.tape import Tape, spec
 from gpuwise.workload.transformer.whole_step import N_STEPS, STATES, whole_step
 
 GPT2 = replace(find_model("gpt2"), n_layers=3)

@@ -14,7 +14,7 @@ from gpuwise.cli.step.options import OwnCode
 from gpuwise.errors import InputError, require
 from gpuwise.plan.step.estimates import StepEstimate
 from gpuwise.workload.capture.record.capture import Capture
-from gpuwise.workload.step import Phase
+from gpuwise.workload.row_codes import Phase
 
 
 def check_files(code: OwnCode) -> None:

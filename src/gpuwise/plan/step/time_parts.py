@@ -12,7 +12,7 @@ from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.predict.step.capture_time import CapturedTime
 from gpuwise.workload.capture.record.capture import Capture
 from gpuwise.workload.capture.record.table import row_dtype
-from gpuwise.workload.step import Kind, Phase
+from gpuwise.workload.row_codes import Kind, Phase
 
 F64 = NDArray[np.float64]
 OUTSIDE = "(outside any module)"

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuwise.workload.step import CHANNELS_LAST, OpTable
+from gpuwise.workload.row_codes import CHANNELS_LAST
+from gpuwise.workload.step import OpTable
 
 
 @dataclass(frozen=True, slots=True)

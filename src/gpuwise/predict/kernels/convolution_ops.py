@@ -32,13 +32,8 @@ from gpuwise.predict.kernels.memory_bound import dram_rate, memory_time
 from gpuwise.predict.kernels.memory_bound_ops import memory_bound_time
 from gpuwise.predict.kernels.products import by_format
 from gpuwise.predict.kernels.run_formats import HALF, matrix_units
-from gpuwise.workload.step import (
-    BIAS_GRADIENT,
-    FILTER_GRADIENT,
-    IMAGE_GRADIENT,
-    TRANSPOSED,
-    OpTable,
-)
+from gpuwise.workload.row_codes import BIAS_GRADIENT, FILTER_GRADIENT, IMAGE_GRADIENT, TRANSPOSED
+from gpuwise.workload.step import OpTable
 
 F64 = NDArray[np.float64]
 _ON_MATRIX_UNITS = (*HALF, "tf32")

@@ -20,7 +20,8 @@ from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.predict.coefficients import load_json
 from gpuwise.predict.kernels.accelerator_factors import factor_key
 from gpuwise.predict.kernels.memory_bound import dram_rate
-from gpuwise.workload.step import FILTER_GRADIENT, IMAGE_GRADIENT, TRANSPOSED, OpTable
+from gpuwise.workload.row_codes import FILTER_GRADIENT, IMAGE_GRADIENT, TRANSPOSED
+from gpuwise.workload.step import OpTable
 
 F64 = NDArray[np.float64]
 

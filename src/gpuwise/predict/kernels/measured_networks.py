@@ -34,7 +34,8 @@ from gpuwise.predict.kernels.accelerator_factors import factor_key
 from gpuwise.predict.kernels.clock import sustained_fraction
 from gpuwise.predict.kernels.conditions import Conditions, lies_last
 from gpuwise.predict.kernels.memory_bound import memory_time
-from gpuwise.workload.step import BIAS_GRADIENT, FILTER_GRADIENT, IMAGE_GRADIENT, OpTable, Phase
+from gpuwise.workload.row_codes import BIAS_GRADIENT, FILTER_GRADIENT, IMAGE_GRADIENT, Phase
+from gpuwise.workload.step import OpTable
 
 F64 = NDArray[np.float64]
 Mask = NDArray[np.bool_]

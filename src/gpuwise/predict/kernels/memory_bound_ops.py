@@ -17,7 +17,8 @@ from gpuwise.predict.estimate import Basis
 from gpuwise.predict.kernels.kernel_time import KernelTime
 from gpuwise.predict.kernels.memory_bound import WARP_SOFTMAX_ROW, Pattern, memory_time
 from gpuwise.predict.kernels.norms.rows import are_row_norms, one_moment_share
-from gpuwise.workload.step import FAMILY_CODE, KERNEL_CODE, OpTable, Phase
+from gpuwise.workload.row_codes import Phase
+from gpuwise.workload.step import FAMILY_CODE, KERNEL_CODE, OpTable
 
 F64 = NDArray[np.float64]
 _PATTERN: dict[str, Pattern] = {

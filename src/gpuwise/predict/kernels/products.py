@@ -33,16 +33,8 @@ from gpuwise.predict.kernels.gemm.product import gemm_time
 from gpuwise.predict.kernels.kernel_time import KernelTime
 from gpuwise.predict.kernels.memory_bound import cache_rate, dram_rate, memory_time
 from gpuwise.predict.kernels.run_formats import HALF, MATRIX, arithmetic, matrix_units, run_format
-from gpuwise.workload.step import (
-    CAUSAL,
-    CUDNN_ATTENTION_ON,
-    DROPOUT,
-    FUSED_ATTENTION,
-    KERNEL_CODE,
-    KERNELS,
-    OpTable,
-    Phase,
-)
+from gpuwise.workload.row_codes import CAUSAL, DROPOUT, FUSED_ATTENTION, Phase
+from gpuwise.workload.step import CUDNN_ATTENTION_ON, KERNEL_CODE, KERNELS, OpTable
 
 F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]

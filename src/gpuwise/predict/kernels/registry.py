@@ -27,7 +27,8 @@ from gpuwise.predict.kernels.products import attention_time, grouped_products_ti
 from gpuwise.predict.kernels.run_formats import matrix_units
 from gpuwise.predict.kernels.state_space import state_space_time
 from gpuwise.predict.kernels.transfer import transfer_time
-from gpuwise.workload.step import FAMILIES, KERNEL_CODE, TO_HOST, OpTable, Phase
+from gpuwise.workload.row_codes import TO_HOST, Phase
+from gpuwise.workload.step import FAMILIES, KERNEL_CODE, OpTable
 
 F64 = NDArray[np.float64]
 Evaluate = Callable[[Accelerator, OpTable, Conditions], KernelTime]

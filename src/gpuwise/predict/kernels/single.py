@@ -13,7 +13,8 @@ from gpuwise.predict.estimate import Estimate
 from gpuwise.predict.kernels.conditions import STEP, Conditions
 from gpuwise.predict.kernels.kernel_time import KernelTime
 from gpuwise.predict.kernels.registry import kernel_times
-from gpuwise.workload.step import CAUSAL, FUSED_ATTENTION, Kind, OpTableBuilder, Phase
+from gpuwise.workload.row_codes import CAUSAL, FUSED_ATTENTION, Kind, Phase
+from gpuwise.workload.step import OpTableBuilder
 
 F64 = NDArray[np.float64]
 SIDE = 8192

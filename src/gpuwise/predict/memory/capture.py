@@ -32,7 +32,7 @@ from gpuwise.predict.memory.device import usable_bytes
 from gpuwise.predict.memory.kernel_limits import KernelFailure, kernel_failures
 from gpuwise.predict.memory.workspaces import Events, with_workspaces, workspace_sizes
 from gpuwise.workload.capture.record.capture import Capture, Category
-from gpuwise.workload.step import Phase
+from gpuwise.workload.row_codes import Phase
 
 Step = Literal["worst", "first", "steady"]
 Verdict = Literal["fits", "borderline", "does not fit", "fails"]

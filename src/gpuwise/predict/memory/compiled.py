@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from gpuwise.workload.capture.record.capture import Capture, Category, OpFlag, StepSpan
 from gpuwise.workload.capture.record.edit import Editor, lifetimes
 from gpuwise.workload.capture.record.families import family_of
-from gpuwise.workload.step import Phase
+from gpuwise.workload.row_codes import Phase
 
 FUSIBLE = ("elementwise", "norm", "softmax", "reduction", "dropout", "copy", "loss")
 FORWARD = int(Phase.FORWARD)

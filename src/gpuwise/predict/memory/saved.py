@@ -18,9 +18,10 @@ from gpuwise.dtypes import FORMAT_BYTES
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.workload.blocks.kinds import leading_layers
 from gpuwise.workload.blocks.point import QUANTIZED, Point
+from gpuwise.workload.row_codes import Kind, Phase
 from gpuwise.workload.stacks.memory import MemoryRules
 from gpuwise.workload.stacks.stack import find_stack
-from gpuwise.workload.step import Kind, OpTable, Phase
+from gpuwise.workload.step import OpTable
 from gpuwise.workload.strategy import RECOMPUTES
 from gpuwise.workload.transformer.tables import TransformerTables, saved_bytes, transformer_tables
 

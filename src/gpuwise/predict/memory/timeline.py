@@ -14,7 +14,7 @@ from gpuwise.errors import InputError
 from gpuwise.predict.memory.allocator.simulation import AllocatorRun, simulate_capture
 from gpuwise.predict.memory.snapshot.replay import Replay
 from gpuwise.workload.capture.record.capture import Capture, Category
-from gpuwise.workload.step import Phase
+from gpuwise.workload.row_codes import Phase
 
 I64 = NDArray[np.int64]
 CATEGORY_WORDS = {

@@ -20,7 +20,7 @@ from gpuwise.predict.parallel.sharding_parts import (
 from gpuwise.workload.capture.record.blocks import Lives, Pass, passes
 from gpuwise.workload.capture.record.capture import Capture, Category, Parameter, StepSpan
 from gpuwise.workload.capture.record.edit import Editor
-from gpuwise.workload.step import Phase
+from gpuwise.workload.row_codes import Phase
 
 
 @dataclass(frozen=True, slots=True)

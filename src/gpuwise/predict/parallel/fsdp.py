@@ -29,7 +29,7 @@ from gpuwise.predict.parallel.sharding_parts import (
 from gpuwise.workload.capture.record.blocks import Lives, ModuleTree, Pass, backward_of, module_mask, passes, segments
 from gpuwise.workload.capture.record.capture import Category
 from gpuwise.workload.capture.record.edit import EARLY, Editor
-from gpuwise.workload.step import Phase
+from gpuwise.workload.row_codes import Phase
 
 
 @dataclass(slots=True)

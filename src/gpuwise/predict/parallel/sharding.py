@@ -41,7 +41,7 @@ from gpuwise.predict.parallel.sharding_parts import (
 from gpuwise.workload.capture.record.blocks import passes
 from gpuwise.workload.capture.record.capture import I64, Capture, Category
 from gpuwise.workload.capture.record.edit import Editor
-from gpuwise.workload.step import Phase
+from gpuwise.workload.row_codes import Phase
 
 __all__ = ["ShardedCapture", "Sharding", "Transfer", "sharded"]
 

@@ -11,7 +11,7 @@ from gpuwise.errors import InputError
 from gpuwise.workload.capture.record.blocks import blocks
 from gpuwise.workload.capture.record.capture import Capture, Parameter, Signature
 from gpuwise.workload.capture.record.edit import Editor
-from gpuwise.workload.step import Kind
+from gpuwise.workload.row_codes import Kind
 from gpuwise.workload.strategy import SHARDINGS
 
 BUCKET_BYTES, FIRST_BUCKET_BYTES = 25 * 2**20, 2**20

@@ -39,7 +39,8 @@ from gpuwise.predict.step.timeline import BLOCKING, SYNC, WAIT, timeline
 from gpuwise.workload.capture.record.capture import Capture, OpFlag, Settings, Signature
 from gpuwise.workload.capture.record.families import short_name
 from gpuwise.workload.capture.record.rows import rows_of
-from gpuwise.workload.step import FAMILIES, FAMILY_CODE, OpTable, Phase
+from gpuwise.workload.row_codes import Phase
+from gpuwise.workload.step import FAMILIES, FAMILY_CODE, OpTable
 
 F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]

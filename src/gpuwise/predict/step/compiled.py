@@ -27,7 +27,8 @@ from gpuwise.predict.kernels.registry import kernel_times
 from gpuwise.predict.step.host_time import host_scale
 from gpuwise.workload.capture.record.capture import Capture, OpFlag, Signature, TensorSpec
 from gpuwise.workload.capture.record.families import elements, largest, normalised_row, short_name, whole_numbers
-from gpuwise.workload.step import FAMILIES, Kind, OpTableBuilder, Phase
+from gpuwise.workload.row_codes import Kind, Phase
+from gpuwise.workload.step import FAMILIES, OpTableBuilder
 
 F64 = NDArray[np.float64]
 FUSIBLE = ("elementwise", "norm", "softmax", "reduction", "dropout", "copy", "loss")

@@ -25,7 +25,8 @@ from gpuwise.predict.kernels.registry import DistinctCalls
 from gpuwise.predict.memory.saved import PointSaved, SavedBytes, collect, point_saved
 from gpuwise.workload.blocks.kinds import leading_layers
 from gpuwise.workload.blocks.point import Point
-from gpuwise.workload.step import Kind, OpTable, Phase, concatenate
+from gpuwise.workload.row_codes import Kind, Phase
+from gpuwise.workload.step import OpTable, concatenate
 from gpuwise.workload.transformer.tables import recomputed_share, transformer_tables
 
 if TYPE_CHECKING:

@@ -30,7 +30,7 @@ from gpuwise.predict.kernels.corrections import corrected
 from gpuwise.predict.kernels.kernel_time import KernelTime
 from gpuwise.workload.capture.record.capture import Capture, OpFlag, Signature
 from gpuwise.workload.capture.record.families import family_of, short_name
-from gpuwise.workload.step import Kind, Phase
+from gpuwise.workload.row_codes import Kind, Phase
 
 F64 = NDArray[np.float64]
 

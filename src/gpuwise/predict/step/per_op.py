@@ -28,8 +28,9 @@ from gpuwise.predict.step.host_time import gap_seconds, host_scale, host_seconds
 from gpuwise.workload.blocks.point import Point
 from gpuwise.workload.capture.record.capture import Settings, Signature, TensorSpec
 from gpuwise.workload.optimizer import update_traffic_bytes
+from gpuwise.workload.row_codes import Kind, Phase
 from gpuwise.workload.stacks.stack import find_stack
-from gpuwise.workload.step import Kind, OpTable, Phase, concatenate
+from gpuwise.workload.step import OpTable, concatenate
 from gpuwise.workload.strategy import Strategy
 from gpuwise.workload.transformer.eager_step import EMBEDDING, FIRST_KIND, HEAD, EagerStep, eager_step
 

@@ -19,7 +19,7 @@ from gpuwise.train.profile.trace_ops import BACKWARD_ATTENTION, trace_ops_of
 from gpuwise.workload.capture.record.capture import Settings, Signature
 from gpuwise.workload.capture.record.rows import convolution_row
 from gpuwise.workload.capture.record.table import row_dtype, row_shape
-from gpuwise.workload.step import CAUSAL, FILTER_GRADIENT, IMAGE_GRADIENT, Kind
+from gpuwise.workload.row_codes import CAUSAL, FILTER_GRADIENT, IMAGE_GRADIENT, Kind
 
 Target = Accelerator | Cpu
 

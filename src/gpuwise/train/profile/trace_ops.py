@@ -20,7 +20,7 @@ from gpuwise.train.profile.trace import NONE, Detail, Floats, Ints, Trace
 from gpuwise.workload.capture.ops.flop import flop_of
 from gpuwise.workload.capture.record.capture import Signature, TensorSpec
 from gpuwise.workload.capture.record.families import elements
-from gpuwise.workload.step import Kind
+from gpuwise.workload.row_codes import Kind
 
 if TYPE_CHECKING:
     from gpuwise.train.profile.profile_data import ProfileData

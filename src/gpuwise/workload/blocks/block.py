@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from gpuwise.facts.models.architecture import Architecture
-from gpuwise.workload.blocks.rows import Rows
+
+if TYPE_CHECKING:
+    from gpuwise.workload.blocks.rows import Rows
 
 
 class Block:

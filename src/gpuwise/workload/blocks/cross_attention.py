@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from gpuwise.facts.models.architecture import Architecture
-from gpuwise.workload.blocks.attention import attention_core, projections
+from gpuwise.workload.blocks.attention import projections
 from gpuwise.workload.blocks.block import Block
-from gpuwise.workload.blocks.rows import Rows, tensor_parallel_enter, tensor_parallel_leave
+
+if TYPE_CHECKING:
+    from gpuwise.workload.blocks.rows import Rows
 
 
 class CrossAttention(Block):
@@ -22,12 +26,12 @@ class CrossAttention(Block):
         assert enc is not None
         heads = max(1, arch.heads // p.tp)
         rows.norm("cross.norm", p.shard_tokens, arch.hidden, kind=arch.norm, fp32=arch.norm_in_fp32)
-        tensor_parallel_enter(rows, "cross", arch.hidden)
+        rows.enter("cross", arch.hidden)
         rows.linear("cross.q", p.tokens, arch.hidden, heads * arch.head_dim, bias=arch.qkv_bias)
         width = heads * arch.head_dim
         parts = (("k", width), ("v", width))
         rows.linear("cross.kv", p.micro_batch * enc.seq_len // p.cp, enc.hidden, 2 * width, bias=arch.qkv_bias, parts=parts)
-        attention_core(rows, "cross.core", heads, heads, arch.head_dim, arch.head_dim, causal=False, window=0, kv_len=enc.seq_len)
+        rows.attention_core("cross.core", heads, heads, arch.head_dim, arch.head_dim, causal=False, window=0, kv_len=enc.seq_len)
         rows.linear("cross.out", p.tokens, heads * arch.head_dim, arch.hidden, saves_input=not p.fused_attention)
-        tensor_parallel_leave(rows, "cross", arch.hidden)
+        rows.leave("cross", arch.hidden)
         rows.residual("cross.residual", p.shard_tokens, arch.hidden)

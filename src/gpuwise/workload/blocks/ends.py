@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from gpuwise.facts.models.architecture import Architecture, Patches
-from gpuwise.workload.blocks.rows import BWD, FWD, Rows, column_saved, tensor_parallel_enter
-from gpuwise.workload.step import BIAS_GRADIENT, FILTER_GRADIENT, Kind
+from gpuwise.workload.row_codes import BIAS_GRADIENT, BWD, FILTER_GRADIENT, FWD, Kind
+
+if TYPE_CHECKING:
+    from gpuwise.workload.blocks.rows import Rows
 
 
 def embedding(rows: Rows, arch: Architecture) -> None:
@@ -84,23 +86,17 @@ def head(rows: Rows, arch: Architecture) -> None:
         rows.norm("head.norm", p.shard_tokens, arch.hidden, kind=arch.norm, fp32=arch.norm_in_fp32)
     if arch.patches is not None:
         if arch.n_classes:
-            half_precision(rows).linear("head.classes", p.micro_batch, arch.hidden, arch.n_classes, bias=True)
+            rows.in_half_precision().linear("head.classes", p.micro_batch, arch.hidden, arch.n_classes, bias=True)
             loss(rows, float(p.micro_batch * arch.n_classes))
         return
-    tensor_parallel_enter(rows, "head", arch.hidden)
+    rows.enter("head", arch.hidden)
     vocab = -(-arch.vocab // p.tp)
     trainable = p.lora_rank == 0
-    inner = half_precision(rows)
+    inner = rows.in_half_precision()
     inner.linear(
-        "head.logits", p.tokens, arch.hidden, vocab, trainable=trainable, bias=arch.head_bias, saved_tokens=column_saved(p)
+        "head.logits", p.tokens, arch.hidden, vocab, trainable=trainable, bias=arch.head_bias, saved_tokens=p.column_tokens
     )
     loss(rows, float(p.tokens * vocab))
-
-
-def half_precision(rows: Rows) -> Rows:
-    """The head stays in bf16 under 8- and 4-bit recipes, and carries no adapter."""
-    p = rows.point
-    return Rows(rows.to, replace(p, precision=p.dtype if p.precision != "tf32" else "tf32", lora_rank=0, quantized_base=False))
 
 
 def loss(rows: Rows, logits: float) -> None:

@@ -6,13 +6,17 @@ Collectives are written where they happen, named ``group.operation.where``; thei
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from gpuwise.dtypes import FORMAT_BYTES
 from gpuwise.facts.models.architecture import Architecture, Moe
 from gpuwise.workload.blocks.block import Block
 from gpuwise.workload.blocks.mlp import activation, matrices, mlp, widths
 from gpuwise.workload.blocks.point import QUANTIZED, SCALE_BYTES_PER_ELEMENT
-from gpuwise.workload.blocks.rows import BWD, FWD, Rows
-from gpuwise.workload.step import Kind
+from gpuwise.workload.row_codes import BWD, FWD, Kind
+
+if TYPE_CHECKING:
+    from gpuwise.workload.blocks.rows import Rows
 
 FP8_DISPATCH_BYTES = 1.0 + 4.0 / 128
 """An 8-bit element and its share of an fp32 scale per 128 (DeepSeek-V3, arXiv 2412.19437, section 3.3.3)."""

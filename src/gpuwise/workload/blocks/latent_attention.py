@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from gpuwise.facts.models.architecture import Architecture, Mla
 from gpuwise.workload.blocks.attention import Attention, rope
-from gpuwise.workload.blocks.rows import Rows
+
+if TYPE_CHECKING:
+    from gpuwise.workload.blocks.rows import Rows
 
 
 class LatentAttention(Attention):

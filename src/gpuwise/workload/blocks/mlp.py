@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.workload.blocks.block import Block
-from gpuwise.workload.blocks.rows import Rows, column_saved, tensor_parallel_enter, tensor_parallel_leave
+
+if TYPE_CHECKING:
+    from gpuwise.workload.blocks.rows import Rows
 
 
 class Mlp(Block):
@@ -48,7 +52,7 @@ def mlp(
     p = rows.point
     f = max(1, ffn // p.tp)
     if collectives:
-        tensor_parallel_enter(rows, where, arch.hidden)
+        rows.enter(where, arch.hidden)
     rows.linear(
         f"{where}.up",
         p.tokens,
@@ -56,13 +60,13 @@ def mlp(
         f * (2 if arch.gated_mlp else 1),
         bias=arch.mlp_bias,
         saves_input=saves_input,
-        saved_tokens=column_saved(p),
+        saved_tokens=p.column_tokens,
         parts=(("gate", f), ("up", f)) if arch.gated_mlp and not arch.fused_projections else (),
     )
     activation(rows, arch, where, float(p.tokens * f))
     rows.linear(f"{where}.down", p.tokens, f, arch.hidden, bias=arch.mlp_bias)
     if collectives:
-        tensor_parallel_leave(rows, where, arch.hidden)
+        rows.leave(where, arch.hidden)
 
 
 def activation(rows: Rows, arch: Architecture, where: str, elements: float) -> None:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from gpuwise.dtypes import FORMAT_BYTES
 from gpuwise.workload.adapters import DEFAULT_TARGETS
-from gpuwise.workload.stacks.stack import Stack
+
+if TYPE_CHECKING:
+    from gpuwise.workload.stacks.stack import Stack
 
 SCALE_BYTES_PER_ELEMENT = {"mxfp8": 1.0 / 32, "nvfp4": 1.0 / 16}
 """Block scales: one E8M0 per 32 (OCP MX v1.0), one E4M3 per 16 (NVFP4)."""
@@ -83,3 +86,8 @@ class Point:
     def shard_tokens(self) -> int:
         """Tokens of the norm and residual regions: sequence parallelism splits them over the tensor group."""
         return self.tokens // self.tp if self.sequence_parallel and self.tp > 1 else self.tokens
+
+    @property
+    def column_tokens(self) -> int:
+        """Rows of a column-parallel linear's input that are kept: the sequence shard where the stack gathers it again."""
+        return self.shard_tokens if self.stack.regathers_input else self.tokens

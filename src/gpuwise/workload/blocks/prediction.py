@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from gpuwise.facts.models.architecture import Architecture
-from gpuwise.workload.blocks.ends import half_precision, loss, norm_weights
-from gpuwise.workload.blocks.rows import Rows, column_saved, tensor_parallel_enter
+from gpuwise.workload.blocks.ends import loss, norm_weights
+
+if TYPE_CHECKING:
+    from gpuwise.workload.blocks.rows import Rows
 
 
 def prediction(rows: Rows, arch: Architecture, layer: Callable[[Rows], None]) -> None:
@@ -16,12 +19,12 @@ def prediction(rows: Rows, arch: Architecture, layer: Callable[[Rows], None]) ->
     vocab = -(-arch.vocab // p.tp)
     for which in ("hidden", "embedding"):
         rows.norm(f"prediction.{which}_norm", p.shard_tokens, arch.hidden, kind=arch.norm, fp32=arch.norm_in_fp32)
-    tensor_parallel_enter(rows, "prediction", 2 * arch.hidden)
-    rows.linear("prediction.join", p.tokens, 2 * arch.hidden, max(1, arch.hidden // p.tp), saved_tokens=column_saved(p))
+    rows.enter("prediction", 2 * arch.hidden)
+    rows.linear("prediction.join", p.tokens, 2 * arch.hidden, max(1, arch.hidden // p.tp), saved_tokens=p.column_tokens)
     layer(rows)
     rows.norm("prediction.norm", p.shard_tokens, arch.hidden, kind=arch.norm, fp32=arch.norm_in_fp32)
-    tensor_parallel_enter(rows, "head", arch.hidden)
-    half_precision(rows).linear("prediction.logits", p.tokens, arch.hidden, vocab, saved_tokens=column_saved(p))
+    rows.enter("head", arch.hidden)
+    rows.in_half_precision().linear("prediction.logits", p.tokens, arch.hidden, vocab, saved_tokens=p.column_tokens)
     loss(rows, float(p.tokens * vocab))
 
 

@@ -9,14 +9,15 @@ A matmul [T, K] x [K, N] costs 2 T K N FLOP forward; its backward is two more of
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gpuwise.dtypes import FORMAT_BYTES
 from gpuwise.workload.adapters import carries
+from gpuwise.workload.attention_flop import attention_pairs
 from gpuwise.workload.blocks.point import NF4_BYTES_PER_PARAMETER, QUANTIZED, SCALE_BYTES_PER_ELEMENT, Point
-from gpuwise.workload.step import Kind, OpTableBuilder, Phase
+from gpuwise.workload.row_codes import BWD, CAUSAL, DROPOUT, FUSED_ATTENTION, FUSED_SOFTMAX, FWD, Kind, Phase
+from gpuwise.workload.step import OpTableBuilder
 
-FWD, BWD = Phase.FORWARD, Phase.BACKWARD
 EIGHT_BITS = ("fp8", "mxfp8")
 EAGER_NORM_KERNELS = 6
 """cast, pow, mean, rsqrt (with eps), mul, mul and cast of an eager RMSNorm (transformers LlamaRMSNorm.forward)."""
@@ -319,36 +320,99 @@ class Rows:
             backward_written=(elements if mask else 0.0) + summed[1] * elements,
         )
 
+    def enter(self, where: str, width: int) -> None:
+        """Into a column-parallel linear: gather the sequence shards (forward), and again for the weight gradient."""
+        p = self.point
+        if p.tp == 1:
+            return
+        payload = p.tokens * width * p.element_bytes
+        if p.sequence_parallel:
+            # the head is no 8- or 4-bit product
+            gathered = p.tokens * width * (p.element_bytes if where == "head" else p.gathered_bytes())
+            self.collective(f"tp.all_gather.{where}", gathered, FWD)
+            self.collective(f"tp.all_gather.{where}.wgrad", gathered, BWD)
+            self.collective(f"tp.reduce_scatter.{where}.dgrad", payload, BWD)
+        else:
+            self.collective(f"tp.all_reduce.{where}.dgrad", payload, BWD)
 
-def tensor_parallel_enter(rows: Rows, where: str, width: int) -> None:
-    """Into a column-parallel linear: gather the sequence shards (forward), and again for the weight gradient."""
-    p = rows.point
-    if p.tp == 1:
-        return
-    payload = p.tokens * width * p.element_bytes
-    if p.sequence_parallel:
-        # the head is no 8- or 4-bit product
-        gathered = p.tokens * width * (p.element_bytes if where == "head" else p.gathered_bytes())
-        rows.collective(f"tp.all_gather.{where}", gathered, FWD)
-        rows.collective(f"tp.all_gather.{where}.wgrad", gathered, BWD)
-        rows.collective(f"tp.reduce_scatter.{where}.dgrad", payload, BWD)
-    else:
-        rows.collective(f"tp.all_reduce.{where}.dgrad", payload, BWD)
+    def leave(self, where: str, width: int) -> None:
+        """Out of a row-parallel linear: reduce partial sums (and scatter the sequence); the backward gathers."""
+        p = self.point
+        if p.tp == 1:
+            return
+        payload = p.tokens * width * p.element_bytes
+        if p.sequence_parallel:
+            self.collective(f"tp.reduce_scatter.{where}", payload, FWD)
+            self.collective(f"tp.all_gather.{where}.dgrad", p.tokens * width * p.gathered_bytes(gradient=True), BWD)
+        else:
+            self.collective(f"tp.all_reduce.{where}", payload, FWD)
 
+    def attention_core(
+        self,
+        name: str,
+        heads: int,
+        kv_heads: int,
+        head_dim: int,
+        v_head_dim: int,
+        *,
+        causal: bool,
+        window: int,
+        kv_len: int | None = None,
+    ) -> None:
+        """softmax(q k' / sqrt(D)) v over this rank's heads. Unfused, the [A, Sq, Skv] scores go through memory.
 
-def tensor_parallel_leave(rows: Rows, where: str, width: int) -> None:
-    """Out of a row-parallel linear: reduce partial sums (and scatter the sequence); the backward gathers."""
-    p = rows.point
-    if p.tp == 1:
-        return
-    payload = p.tokens * width * p.element_bytes
-    if p.sequence_parallel:
-        rows.collective(f"tp.reduce_scatter.{where}", payload, FWD)
-        rows.collective(f"tp.all_gather.{where}.dgrad", p.tokens * width * p.gathered_bytes(gradient=True), BWD)
-    else:
-        rows.collective(f"tp.all_reduce.{where}", payload, FWD)
+        Causal FLOP count the visible half (and the window), so that model FLOP are what the model needs.
+        """
+        p = self.point
+        e = p.element_bytes
+        doc = None if p.packed_document_len is None else min(p.packed_document_len, p.seq_len)
+        batch, seq = (p.micro_batch, p.seq_len) if doc is None else (p.micro_batch * max(1, p.seq_len // doc), doc)
+        q_len = max(1, seq // p.cp)
+        kv = seq if kv_len is None else kv_len
+        pairs = float(attention_pairs(seq, kv, causal=causal, window=window)) / p.cp
+        flop = 2.0 * batch * heads * pairs * (head_dim + v_head_dim)
+        q, k = batch * q_len * heads * head_dim, batch * (kv / p.cp) * kv_heads * (head_dim + v_head_dim)
+        out = batch * q_len * heads * v_head_dim
+        flag = (CAUSAL if causal else 0) | (FUSED_ATTENTION if p.fused_attention else 0)
+        shape = (batch, q_len, kv, heads, kv_heads, head_dim, v_head_dim)
+        masked = p.stack.masks_windows and 0 < window < seq
+        repeated = 1 if p.stack.native_gqa and not masked else heads // kv_heads
+        saved = (q + repeated * k + out) * e + 4.0 * batch * heads * q_len
+        if masked:  # SDPA has no window: a mask of every pair is handed over, and kept
+            saved += batch * q_len * kv * e
+        if p.cp > 1 and p.context_parallel == "ulysses":
+            saved += out * e  # kept by heads for the core and by tokens for the output projection
+        kernels_f, kernels_b = (1.0, 3.0) if p.fused_attention else (3.0, 6.0)
+        if not p.fused_attention:
+            # scores in, probabilities out; with dropout the dropped copy and its mask are kept as well
+            scores = batch * heads * q_len * kv
+            saved = (q + repeated * k) * e + scores * (2 * e + 1 if p.stack.dropout else e)
+            if not p.stack.fused_softmax and e == 2:
+                saved += scores * 4.0  # softmax in fp32 keeps its fp32 result besides the cast probabilities
+            flag |= (FUSED_SOFTMAX if p.stack.fused_softmax else 0) | (DROPOUT if p.stack.dropout else 0)
+            kernels_f = (3.0 if p.stack.fused_softmax else 6.0) + (1.0 if p.stack.dropout else 0.0)
+            kernels_b = kernels_f + 2.0
+        for phase, times, kernels in ((FWD, 1.0, kernels_f), (BWD, 2.0, kernels_b)):
+            self.to.add(
+                name if phase is FWD else f"{name}.backward",
+                Kind.ATTENTION,
+                phase,
+                p.dtype,
+                shape,
+                flop=times * flop,
+                read_bytes=times * (q + k) * e,
+                written_bytes=times * out * e,
+                saved=saved if phase is FWD else 0.0,
+                flag=flag,
+                window=window,
+                n_kernels=kernels,
+            )
+        if p.stack.layout_copies:
+            n = p.stack.layout_copies * (q + 2 * k + out)
+            self.memory(f"{name}.layout", n, n, n_kernels=4.0 * p.stack.layout_copies, backward_read=n, backward_written=n)
 
-
-def column_saved(p: Point) -> int:
-    """Rows of a column-parallel linear's input that are kept: the sequence shard where the stack gathers it again."""
-    return p.shard_tokens if p.stack.regathers_input else p.tokens
+    def in_half_precision(self) -> Rows:
+        """Rows of the head, which stays in bf16 under 8- and 4-bit recipes, and carries no adapter."""
+        p = self.point
+        precision = p.dtype if p.precision != "tf32" else "tf32"
+        return Rows(self.to, replace(p, precision=precision, lora_rank=0, quantized_base=False))

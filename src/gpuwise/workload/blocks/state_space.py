@@ -14,10 +14,14 @@ the recurrence's and the projection's inputs: everything between runs again (``m
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from gpuwise.facts.models.architecture import Architecture, Mamba
 from gpuwise.workload.blocks.block import Block
-from gpuwise.workload.blocks.rows import BWD, FWD, Rows, tensor_parallel_enter, tensor_parallel_leave
-from gpuwise.workload.step import Kind
+from gpuwise.workload.row_codes import BWD, FWD, Kind
+
+if TYPE_CHECKING:
+    from gpuwise.workload.blocks.rows import Rows
 
 STATE_BYTES = 4.0
 """Of a number of the recurrent state, which is kept in fp32."""
@@ -48,7 +52,7 @@ class StateSpace(Block):
         p = rows.point
         inner, conv = max(1, mamba.inner // p.tp), _split(mamba.conv_width, mamba, p.tp)
         heads, width = mamba.heads // p.tp, inner + conv + mamba.heads // p.tp
-        tensor_parallel_enter(rows, "mamba", arch.hidden)
+        rows.enter("mamba", arch.hidden)
         saved_tokens = p.shard_tokens if p.stack.regathers_input else p.tokens
         rows.linear("mamba.in_proj", p.tokens, arch.hidden, width, bias=mamba.projection_bias, saved_tokens=saved_tokens)
         if p.cp > 1:  # sequence for channels and back (Megatron-Core ssm/mamba_context_parallel.py)
@@ -88,7 +92,7 @@ class StateSpace(Block):
         else:
             _channels(rows, mamba, inner)
         rows.linear("mamba.out_proj", p.tokens, inner, arch.hidden, bias=mamba.projection_bias)
-        tensor_parallel_leave(rows, "mamba", arch.hidden)
+        rows.leave("mamba", arch.hidden)
 
     def state_bytes(self, arch: Architecture, tp: int) -> float:
         """The state in fp32 and the last inputs of the convolution in 16 bits (vllm

@@ -17,8 +17,8 @@ from gpuwise.facts.models.architecture import Architecture
 from gpuwise.workload.blocks.kinds import layer_kinds
 from gpuwise.workload.blocks.point import Point
 from gpuwise.workload.capture.record.capture import Capture, Settings
+from gpuwise.workload.eager.tape import Tape
 from gpuwise.workload.transformer.eager import Network
-from gpuwise.workload.transformer.tape import Tape
 
 I64 = NDArray[np.int64]
 EMBEDDING, HEAD, NEIGHBOUR = 0, 1, 2

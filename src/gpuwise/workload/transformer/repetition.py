@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuwise.workload.transformer.tape import Mark, Tape
+from gpuwise.workload.eager.tape import Mark, Tape
 
 I64 = NDArray[np.int64]
 LONGEST_PERIOD = 12

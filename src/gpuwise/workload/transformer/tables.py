@@ -17,7 +17,8 @@ from gpuwise.workload.blocks.ends import embedding
 from gpuwise.workload.blocks.kinds import layer_kinds
 from gpuwise.workload.blocks.point import QUANTIZED, Point
 from gpuwise.workload.blocks.rows import Rows
-from gpuwise.workload.step import FUSED_ATTENTION, Kind, OpTable, OpTableBuilder, Phase
+from gpuwise.workload.row_codes import FUSED_ATTENTION, Kind, Phase
+from gpuwise.workload.step import OpTable, OpTableBuilder
 from gpuwise.workload.transformer.layers import head, layer
 
 

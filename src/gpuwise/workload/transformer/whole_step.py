@@ -1,6 +1,6 @@
 """A whole training step of a transformer in eager PyTorch with its storages, from the dimensions alone.
 
-Every operation of every layer is on a :class:`~gpuwise.workload.transformer.tape.Tape`; a storage is born with the operation
+Every operation of every layer is on a :class:`~gpuwise.workload.eager.tape.Tape`; a storage is born with the operation
 that writes it first and dies after the last that reads it, as autograd holds it. The logits live as long as the model's
 output: until the backward ends where the loop holds it, else until the forward does; parameters and optimizer states for ever.
 There are two steps: the states appear in the first. A checkpointed layer keeps its input; before its backward its forward runs
@@ -21,10 +21,10 @@ from gpuwise.facts.models.architecture import Architecture
 from gpuwise.workload.blocks.kinds import layer_kinds
 from gpuwise.workload.blocks.point import Point
 from gpuwise.workload.capture.record.capture import I64, Capture, Category, OpFlag, Settings, Signature, StepSpan, TensorSpec
-from gpuwise.workload.step import Kind, Phase
+from gpuwise.workload.eager.tape import Mark, Shape, Tape, Value
+from gpuwise.workload.row_codes import Kind, Phase
 from gpuwise.workload.transformer.eager import Network
 from gpuwise.workload.transformer.repetition import Borders, Columns, columns_of, period_of, repeated, repeated_spans
-from gpuwise.workload.transformer.tape import Mark, Shape, Tape, Value
 
 N_STEPS = 2
 ON_HOST = "on the host"

@@ -13,7 +13,7 @@ from gpuwise.workload.capture.record.blocks import ModuleTree, blocks, passes, u
 from gpuwise.workload.capture.record.capture import Capture, Category, Signature
 from gpuwise.workload.capture.record.edit import Editor, lifetimes
 from gpuwise.workload.capture.record.recompute import outermost, recomputed
-from gpuwise.workload.step import Kind, Phase
+from gpuwise.workload.row_codes import Kind, Phase
 
 LAYERS = [Layer("stem", 5, 2), *(Layer(f"layers.{i}", 20 + i, 3, 4, ((3, 2),)) for i in range(4)), Layer("head", 1, 1, 9)]
 OP = Signature("test.extra", Kind.COLLECTIVE, (), (), (), 0.0, 0.0, 0.0, 1)

@@ -16,7 +16,8 @@ import gpuwise  # noqa: E402
 from gpuwise.errors import InputError, UnknownNameError  # noqa: E402
 from gpuwise.workload.capture.record.capture import Capture, Category, OpFlag  # noqa: E402
 from gpuwise.workload.capture.record.rows import rows_of  # noqa: E402
-from gpuwise.workload.step import Kind, OpTable, Phase  # noqa: E402
+from gpuwise.workload.row_codes import Kind, Phase  # noqa: E402
+from gpuwise.workload.step import OpTable  # noqa: E402
 
 BATCH, WIDTH, HIDDEN = 32, 24, 40
 

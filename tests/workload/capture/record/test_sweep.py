@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from gpuwise.errors import UnpredictableError
 from gpuwise.workload.capture.record.capture import Capture, Category, Settings, Signature, StepSpan, TensorSpec
 from gpuwise.workload.capture.record.sweep import differences, sweep_of
-from gpuwise.workload.step import Kind, Phase
+from gpuwise.workload.row_codes import Kind, Phase
 
 
 def _tensor(*shape: int) -> TensorSpec:

@@ -21,7 +21,8 @@ from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.predict.coefficients import load_json
 from gpuwise.predict.kernels.conditions import Conditions, lies_last
 from gpuwise.predict.kernels.memory_bound import stream_time
-from gpuwise.workload.step import OpTable, Phase
+from gpuwise.workload.row_codes import Phase
+from gpuwise.workload.step import OpTable
 
 F64 = NDArray[np.float64]
 BLOCK, WARP = 512.0, 32.0

@@ -22,7 +22,8 @@ from gpuwise.dtypes import TENSOR_BYTES
 from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.predict.coefficients import load_json
 from gpuwise.predict.kernels.memory_bound import stream_time
-from gpuwise.workload.step import KERNEL_CODE, OpTable, Phase
+from gpuwise.workload.row_codes import Phase
+from gpuwise.workload.step import KERNEL_CODE, OpTable
 
 F64 = NDArray[np.float64]
 COLUMNS = 32.0

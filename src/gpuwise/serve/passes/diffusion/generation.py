@@ -31,7 +31,8 @@ from gpuwise.predict.kernels.registry import kernel_times
 from gpuwise.serve.engines.engine import EngineConfig
 from gpuwise.serve.iteration import Iterations, device_times
 from gpuwise.serve.passes.diffusion.networks import MODELS, Diffuser, decoder_table, spread_table, step_table
-from gpuwise.workload.step import Kind, OpTable
+from gpuwise.workload.row_codes import Kind
+from gpuwise.workload.step import OpTable
 
 F64 = NDArray[np.float64]
 KERNEL = "fa2"

@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from gpuwise.facts.models.architecture import Architecture
-from gpuwise.workload.step import Kind, OpTable, OpTableBuilder, Phase
+from gpuwise.workload.row_codes import Kind, Phase
+from gpuwise.workload.step import OpTable, OpTableBuilder
 
 
 class Chain(NamedTuple):

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from gpuwise.errors import InputError
 from gpuwise.workload.capture.record.capture import Capture, Category, ModuleCall, StepSpan
 from gpuwise.workload.capture.record.edit import lifetimes, op_of_event
-from gpuwise.workload.step import Phase
+from gpuwise.workload.row_codes import Phase
 
 STATES = (Category.PARAMETER, Category.GRADIENT, Category.OPTIMIZER, Category.BUFFER, Category.INPUT)
 """Categories that no segment creates for its own backward."""

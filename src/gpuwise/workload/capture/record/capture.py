@@ -17,7 +17,7 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuwise.workload.step import Kind
+from gpuwise.workload.row_codes import Kind
 
 I64 = NDArray[np.int64]
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from gpuwise.dtypes import TENSOR_BYTES
 from gpuwise.workload.capture.operations import operations
-from gpuwise.workload.step import Kind
+from gpuwise.workload.row_codes import Kind
 
 if TYPE_CHECKING:
     from gpuwise.workload.capture.record.capture import Signature, TensorSpec

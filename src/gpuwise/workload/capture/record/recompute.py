@@ -24,7 +24,7 @@ from gpuwise.workload.capture.record.blocks import (
 )
 from gpuwise.workload.capture.record.capture import I64, Capture, Category, OpFlag
 from gpuwise.workload.capture.record.edit import Editor
-from gpuwise.workload.step import Phase
+from gpuwise.workload.row_codes import Phase
 
 
 def outermost(paths: Collection[str]) -> tuple[str, ...]:

@@ -19,7 +19,7 @@ from gpuwise.workload.capture.record.modules import Modules
 from gpuwise.workload.capture.record.settings import settings_now
 from gpuwise.workload.capture.record.signatures import Signatures, dtype_name
 from gpuwise.workload.capture.record.storages import Storages
-from gpuwise.workload.step import Phase
+from gpuwise.workload.row_codes import Phase
 
 _graph_task = torch._C._current_graph_task_id
 _node = torch._C._current_autograd_node

@@ -31,7 +31,7 @@ from gpuwise.workload.capture.record.families import (
     whole_numbers,
 )
 from gpuwise.workload.capture.record.table import row_dtype, row_shape
-from gpuwise.workload.step import (
+from gpuwise.workload.row_codes import (
     BIAS_GRADIENT,
     CHANNELS_LAST,
     FILTER_GRADIENT,
@@ -39,10 +39,9 @@ from gpuwise.workload.step import (
     TO_HOST,
     TRANSPOSED,
     Kind,
-    OpTable,
-    OpTableBuilder,
     Phase,
 )
+from gpuwise.workload.step import OpTable, OpTableBuilder
 
 RADIX_BITS = 8.0
 """Digits of cub's one-sweep radix sort (Adinets and Merrill, arXiv 2206.01784)."""

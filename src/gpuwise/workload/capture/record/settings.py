@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from gpuwise.workload.capture.record.capture import Settings, Signature
-from gpuwise.workload.step import Kind
+from gpuwise.workload.row_codes import Kind
 
 
 def optimizer_name(optimizer: Any) -> str:

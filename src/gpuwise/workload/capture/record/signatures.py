@@ -11,7 +11,7 @@ from torch import Tensor
 from gpuwise.workload.capture.ops.flop import RULES, flop_of
 from gpuwise.workload.capture.ops.traffic import NO_KERNEL, bytes_of, kernels_of
 from gpuwise.workload.capture.record.capture import Signature, TensorSpec
-from gpuwise.workload.step import Kind
+from gpuwise.workload.row_codes import Kind
 
 DTYPES = {
     torch.float64: "fp64",

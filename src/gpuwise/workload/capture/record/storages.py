@@ -10,7 +10,7 @@ import torch
 
 from gpuwise.workload.capture.record.capture import Category
 from gpuwise.workload.capture.record.signatures import dtype_name
-from gpuwise.workload.step import Phase
+from gpuwise.workload.row_codes import Phase
 
 _UNKNOWN = -1
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 from gpuwise.dtypes import TENSOR_BYTES
 from gpuwise.workload.capture.record.capture import Signature, TensorSpec
-from gpuwise.workload.step import CAUSAL, DROPOUT, FUSED_ATTENTION, Kind
+from gpuwise.workload.row_codes import CAUSAL, DROPOUT, FUSED_ATTENTION, Kind
 
 
 def short_name(op: str) -> str:

@@ -1,9 +1,9 @@
 """The loss over a vocabulary as eager PyTorch and Liger's kernels run it, written on a
-:class:`~gpuwise.workload.transformer.tape.Tape`. Shapes: T tokens, H hidden, V vocabulary."""
+:class:`~gpuwise.workload.eager.tape.Tape`. Shapes: T tokens, H hidden, V vocabulary."""
 
 from __future__ import annotations
 
-from gpuwise.workload.transformer.tape import Tape, Value, cast, each, spec
+from gpuwise.workload.eager.tape import Tape, Value, cast, each, spec
 
 
 def chunked_cross_entropy(t: Tape, x: Value, w: Value) -> Value:

@@ -19,7 +19,7 @@ import numpy as np
 from gpuwise.workload.capture.ops.flop import RULES, flop_of
 from gpuwise.workload.capture.ops.traffic import bytes_of, kernels_of
 from gpuwise.workload.capture.record.capture import Capture, Category, OpFlag, Settings, Signature, StepSpan, TensorSpec
-from gpuwise.workload.step import Kind, Phase
+from gpuwise.workload.row_codes import Kind, Phase
 
 Shape = tuple[int, ...]
 WIDEST = ("fp64", "fp32", "tf32", "fp16", "bf16")

@@ -1,0 +1,1 @@
+"""Blocks as Hugging Face's modules run them in eager PyTorch, operation by operation, on a tape."""
