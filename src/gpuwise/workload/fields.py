@@ -36,6 +36,8 @@ class Option:
     """The search varies it, and sweeps hold it as a column of numbers."""
     ranks: bool = False
     """Given to the ranks of ``gpuwise run``."""
+    own_code: bool = False
+    """Asked for with a person's own code too, not only with models of the catalogue."""
     needs: str = ""
     """The field that has to be another than its neutral value for this one to mean anything."""
 
@@ -52,8 +54,9 @@ def option(
     negative: bool = True,
     axis: Axis | None = None,
     ranks: bool = False,
+    own_code: bool = False,
     needs: str = "",
 ) -> T:
     """A field of a dataclass with ``neutral`` as its default and the rest as its :class:`Option`, which its metadata holds."""
-    about = Option(help, choices, unit, usual, name, label, negative, axis, ranks, needs)
+    about = Option(help, choices, unit, usual, name, label, negative, axis, ranks, own_code, needs)
     return field(default=neutral, metadata={"option": about})

@@ -54,6 +54,7 @@ class Strategy:
         usual="bf16",
         label="Precision",
         ranks=True,
+        own_code=True,
     )
     row_scales: bool = option(False)
     """8-bit products with a scale per row instead of one per tensor (torchao rowwise): safer, slower."""
@@ -104,7 +105,9 @@ class Strategy:
         ranks=True,
         needs="recompute",
     )
-    optimizer: str = option("adamw", "Optimizer.", choices=OPTIMIZERS, usual="adamw", label="Optimizer", ranks=True)
+    optimizer: str = option(
+        "adamw", "Optimizer.", choices=OPTIMIZERS, usual="adamw", label="Optimizer", ranks=True, own_code=True
+    )
     """``adamw-bf16`` has its moments in bf16."""
     master_weights: bool = option(True)
     """fp32 copy of the weights beside half-precision ones (Megatron, AMP keeps fp32 weights: the same bytes)."""

@@ -13,6 +13,7 @@ from cyclopts import Parameter
 from gpuwise.arguments import keyed
 from gpuwise.cli.options import LEFT_OPEN, NOTHING_FIXED, LayoutOptions, Training, given, option_name, whole_number
 from gpuwise.errors import InputError
+from gpuwise.workload.strategy import OPTIONS
 
 if TYPE_CHECKING:
     from gpuwise.workload.changes.change import Change
@@ -95,7 +96,7 @@ def refuse_arguments(arguments: Sequence[str]) -> None:
 
 def refuse_layout(training: Training, fixed: LayoutOptions) -> None:
     """Raises InputError when an option for models of the catalogue is given with one's own code."""
-    taken = ("seq", "precision", "optimizer")
+    taken = {"seq", *(o.name or field for field, o in OPTIONS.items() if o.own_code)}
     names = [f for f in {**given(training, LEFT_OPEN), **given(fixed, NOTHING_FIXED)} if f not in taken]
     if names:
         option = option_name(names[0])
