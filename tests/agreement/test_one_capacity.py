@@ -13,7 +13,7 @@ from gpuwise.facts.hardware.naming import find_cluster
 from gpuwise.facts.models.catalogue import find_model
 from gpuwise.pick.compare.serving import serve_alike
 from gpuwise.pick.jobs import serving_job
-from gpuwise.pick.passes import ForwardRate, forward_on, pass_job
+from gpuwise.pick.passes import PassRate, pass_job, passes_on
 from gpuwise.pick.serving import Service, serve_on
 from gpuwise.plan.one_model import decode
 from gpuwise.serve.capacity.configurations import Configuration
@@ -129,8 +129,8 @@ def test_the_table_and_the_document_say_the_same_tokens_of_a_rate(ask: Ask, caps
 def test_passages_and_speech_take_the_same_in_pick_and_capacity(on: str) -> None:
     """The best batch of what can wait is the full rate of what is asked for one by one."""
     cluster, encoder, whisper = find_cluster(on), find_model("bert-large"), find_model("whisper-large-v3")
-    embedding, speech = (forward_on(job, cluster) for job in (pass_job("embed", encoder), pass_job("speech", whisper)))
-    assert isinstance(embedding, ForwardRate) and isinstance(speech, ForwardRate)
+    embedding, speech = (passes_on(job, cluster) for job in (pass_job("embed", encoder), pass_job("speech", whisper)))
+    assert isinstance(embedding, PassRate) and isinstance(speech, PassRate)
     full = Encoders().times(encoder, cluster, TEXT_TOKENS, None).full_per_s * TEXT_TOKENS
     assert embedding.items_per_s.expected == pytest.approx(full, rel=1e-9)
     windows = Speech().times(whisper, cluster, TOKENS_PER_WINDOW, None).full_per_s

@@ -16,14 +16,14 @@ from gpuwise.pick.document import pick_document
 from gpuwise.pick.jobs import vision_job
 from gpuwise.pick.limits import Limits
 from gpuwise.pick.passes import (
-    ForwardJob,
-    ForwardRate,
+    PassJob,
+    PassRate,
     TooLargeToRun,
     copies,
-    forward_on,
     least_copies,
     least_item_s,
     pass_job,
+    passes_on,
     together_s,
 )
 from gpuwise.units import DAY_S
@@ -33,9 +33,9 @@ RERANK = pass_job("rerank", find_model("xlm-roberta-large"), items=1e6)
 SDXL, FLUX = pass_job("image", find_denoiser("sdxl")), pass_job("image", find_denoiser("flux-dev"))
 
 
-def rate(job: ForwardJob, name: str) -> ForwardRate:
-    got = forward_on(job, find_cluster(name))
-    assert isinstance(got, ForwardRate)
+def rate(job: PassJob, name: str) -> PassRate:
+    got = passes_on(job, find_cluster(name))
+    assert isinstance(got, PassRate)
     return got
 
 
@@ -96,7 +96,7 @@ def test_makers_of_images_and_of_videos_are_told_apart() -> None:
 def test_weights_are_narrowed_only_where_they_must_be() -> None:
     assert rate(FLUX, "rtx-5060-ti-16gb").tier == 0 and rate(FLUX, "rtx-3060-12gb").tier == 1
     assert rate(SDXL, "rtx-3060-12gb").tier == 0 and rate(SDXL, "rtx-4060").tier == 1
-    small = forward_on(FLUX, find_cluster("gtx-1650"))
+    small = passes_on(FLUX, find_cluster("gtx-1650"))
     assert isinstance(small, TooLargeToRun) and small.short_bytes > 0
 
 
@@ -114,7 +114,7 @@ def test_the_work_is_said_once_and_positive() -> None:
     with pytest.raises(InputError):
         vision_job(find_model("gpt2"), images=1e6)
     with pytest.raises(UnpredictableError):
-        forward_on(EMBED, find_cluster("p40"))
+        passes_on(EMBED, find_cluster("p40"))
 
 
 @pytest.mark.thorough

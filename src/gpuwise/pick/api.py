@@ -9,7 +9,7 @@ from gpuwise.pick.jobs import ModelJob
 from gpuwise.pick.limits import Limits, check_limits
 from gpuwise.pick.outcomes import Outcome
 from gpuwise.pick.owning import Terms
-from gpuwise.pick.passes import ForwardJob
+from gpuwise.pick.passes import PassJob
 from gpuwise.pick.ranking import Ranking, rank
 from gpuwise.pick.tries import Predictions, tries_of
 from gpuwise.pick.words import LeftOutGroup, default_words, groups, verdict
@@ -22,7 +22,7 @@ class Pick:
     """``ranking`` is the whole of it; ``verdict`` its answer in sentences; ``left_out`` counts accelerators none of whose
     ways is ranked."""
 
-    job: ModelJob | ForwardJob
+    job: ModelJob | PassJob
     limits: Limits
     terms: Terms
     today: datetime.date
@@ -43,7 +43,7 @@ class Pick:
 
 
 def pick(
-    job: ModelJob | ForwardJob,
+    job: ModelJob | PassJob,
     limits: Limits | None = None,
     *,
     today: datetime.date,

@@ -44,7 +44,7 @@ from gpuwise.serve.engines.engine import LOCAL_ENGINE, engine_runs
 from gpuwise.serve.load.load import Load
 from gpuwise.serve.load.targets import Target
 from gpuwise.serve.memory import sequence_bytes
-from gpuwise.serve.passes.capacity import ForwardCapacity, PassQuestion, capacity_forward, kind_of
+from gpuwise.serve.passes.capacity import PassCapacity, PassQuestion, capacity_of_passes, kind_of
 from gpuwise.serve.passes.kind import Model
 from gpuwise.units import HOUR_S, MEGA, format_duration
 from gpuwise.workload.transformer.parameters import count_parameters
@@ -424,18 +424,18 @@ def ranked_document(found: CapacityRanking) -> dict[str, object]:
     return cast("dict[str, object]", to_document(document))
 
 
-def rank_passes(arch: Model, asked: PassQuestion, budget_usd_per_hour: float | None = None) -> list[ForwardCapacity]:
+def rank_passes(arch: Model, asked: PassQuestion, budget_usd_per_hour: float | None = None) -> list[PassCapacity]:
     """Every accelerator that is rented and keeps the targets within the budget, by dollars for a million items. Raises InputError
     for a model of another kind."""
     kind_of(arch, asked.workload).shape(arch, asked.workload, asked.tokens)
-    capacities: dict[str, ForwardCapacity] = {}
+    capacities: dict[str, PassCapacity] = {}
     for way in ways(Limits(), asked.today):
         accelerator = way.accelerator
         runs = not isinstance(arch, Architecture) or engine_runs(accelerator)
         if way.rent is None or accelerator.id in capacities or not runs:
             continue
         try:
-            capacities[accelerator.id] = capacity_forward(arch, Cluster(default_system(accelerator), 1), asked)
+            capacities[accelerator.id] = capacity_of_passes(arch, Cluster(default_system(accelerator), 1), asked)
         except (InputError, UnpredictableError):
             continue
     usable = [a for a in capacities.values() if a.affordable(budget_usd_per_hour) and a.usd_per_million is not None]

@@ -8,7 +8,7 @@ from gpuwise.pick.api import Pick
 from gpuwise.pick.jobs import ModelJob
 from gpuwise.pick.limits import Limits
 from gpuwise.pick.outcomes import Outcome
-from gpuwise.pick.passes import ForwardJob
+from gpuwise.pick.passes import PassJob
 from gpuwise.predict.estimate import to_document
 
 
@@ -40,10 +40,10 @@ def pick_document(pick: Pick) -> dict[str, object]:
     return cast("dict[str, object]", to_document(document))
 
 
-def job_document(job: ModelJob | ForwardJob) -> dict[str, object]:
+def job_document(job: ModelJob | PassJob) -> dict[str, object]:
     """The job with its gaps filled. Speeds of a job of forward passes (``tokens_per_s``) are in its ``unit`` a second."""
     document: dict[str, object] = {"purpose": job.purpose, "model": job.model_id, "name": job.name, "useful_flop": job.flop}
-    if isinstance(job, ForwardJob):
+    if isinstance(job, PassJob):
         document |= {
             "unit": job.unit,
             "items": job.items or None,

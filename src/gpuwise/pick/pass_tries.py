@@ -13,14 +13,14 @@ from gpuwise.pick.limits import Limits
 from gpuwise.pick.outcomes import CHANGED, SAME, TIGHT_SHARE, Outcome, friction, level
 from gpuwise.pick.owning import Terms, bill, least_bill_usd, resale_share
 from gpuwise.pick.passes import (
-    ForwardJob,
-    ForwardRate,
+    PassJob,
+    PassRate,
     TooLargeToRun,
     changes_of,
     copies,
     fitting,
-    forward_on,
     least_copies,
+    passes_on,
     together_s,
 )
 from gpuwise.pick.passes import least_item_s as least_s_of
@@ -29,8 +29,8 @@ from gpuwise.predict.estimate import Estimate
 from gpuwise.units import HOUR_S, PETA, format_duration
 
 
-def forward_tries(
-    job: ForwardJob, way: Acquisition, limits: Limits, terms: Terms, notes: Callable[[Acquisition, int], tuple[str, ...]]
+def pass_tries(
+    job: PassJob, way: Acquisition, limits: Limits, terms: Terms, notes: Callable[[Acquisition, int], tuple[str, ...]]
 ) -> Iterator[Candidate[Outcome] | Exclusion]:
     """One accelerator, or as many side by side as the peak of a load, or the time given to a count of items, needs at least; and
     why it is none."""
@@ -89,27 +89,27 @@ def _shares(alone_s: float, limits: Limits) -> int:
     return max(1, math.ceil(alone_s / time_limit_s(limits) - 1e-9))
 
 
-def _late(job: ForwardJob, got: ForwardRate, cluster: Cluster, limits: Limits) -> bool:
+def _late(job: PassJob, got: PassRate, cluster: Cluster, limits: Limits) -> bool:
     """Whether what they add up together keeps them beyond the limit, and more of them would help."""
     fewer = replace(cluster, n_accelerators=max(cluster.n_accelerators - 1, 1))
     seconds, before = together_s(job, got, cluster).expected, together_s(job, got, fewer).expected
     return seconds > time_limit_s(limits) and (cluster.n_accelerators == 1 or seconds < before)
 
 
-def _too_few(job: ForwardJob, needed: str, most: int, limits: Limits) -> str:
+def _too_few(job: PassJob, needed: str, most: int, limits: Limits) -> str:
     what = "the load takes" if job.serving else f"{format_duration(time_limit_s(limits))} take"
     return f"{what} {needed} of them, {most} can be had"
 
 
 def _run(
-    job: ForwardJob,
+    job: PassJob,
     way: Acquisition,
     cluster: Cluster,
     limits: Limits,
     terms: Terms,
     notes: Callable[[Acquisition, int], tuple[str, ...]],
 ) -> Outcome | Exclusion:
-    got = forward_on(job, cluster)
+    got = passes_on(job, cluster)
     if isinstance(got, TooLargeToRun):
         return too_large(way, 1, got.short_bytes)
     counts = counts_for(way, limits)
@@ -123,7 +123,7 @@ def _run(
 
 
 def _outcome(
-    job: ForwardJob, way: Acquisition, cluster: Cluster, got: ForwardRate, terms: Terms, n: int, notes: tuple[str, ...]
+    job: PassJob, way: Acquisition, cluster: Cluster, got: PassRate, terms: Terms, n: int, notes: tuple[str, ...]
 ) -> Outcome:
     whole = replace(cluster, n_accelerators=n)
     hours = job.hours * HOUR_S
@@ -154,7 +154,7 @@ def _outcome(
     )
 
 
-def _least_pflop_usd(way: Acquisition, job: ForwardJob, item_s: float, terms: Terms) -> float:
+def _least_pflop_usd(way: Acquisition, job: PassJob, item_s: float, terms: Terms) -> float:
     """No price of a PFLOP is lower: the hourly price, or the purchase over its life, at the rate of the bound."""
     if way.rent is not None:
         hourly = way.rent.expected

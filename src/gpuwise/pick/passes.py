@@ -50,7 +50,7 @@ TRAINED_BATCHES = (32, 64, 128, 256)
 
 
 @dataclass(frozen=True, slots=True)
-class ForwardJob:
+class PassJob:
     """So many items once, or so many a second."""
 
     purpose: str
@@ -106,7 +106,7 @@ class ForwardJob:
 
 
 @dataclass(frozen=True, slots=True)
-class ForwardRate:
+class PassRate:
     """What one accelerator does."""
 
     items_per_s: Estimate
@@ -134,7 +134,7 @@ def pass_job(
     items_per_day: float | None = None,
     seq_len: int | None = None,
     years: float = 1.0,
-) -> ForwardJob:
+) -> PassJob:
     """``purpose`` embed (items are tokens), rerank (pairs), speech (seconds of sound), image or video with ``model``; of a
     convolutional network the training on all ``items`` images. Raises InputError."""
     bits, length = (16,), 0
@@ -167,11 +167,11 @@ def pass_job(
         assumed += [f"sized for {PEAK_OVER_MEAN} times the mean load", "24 hours of use a day"]
         rate, hours = items_per_day / DAY_S, 24 * 365.25 * years
         what = f"{name}, {_amount(items_per_day, unit)} a day"
-        return ForwardJob(purpose, what, unit, model, length, 0.0, rate, hours, years, bits, tuple(assumed))
+        return PassJob(purpose, what, unit, model, length, 0.0, rate, hours, years, bits, tuple(assumed))
     count = items or usual
     assumed += [_amount(count, unit)] if items is None else []
     what = f"{name}{' on' if isinstance(model, ConvNet) else ','} {_amount(count, unit)}"
-    return ForwardJob(purpose, what, unit, model, length, count, bits=bits, assumed=tuple(assumed))
+    return PassJob(purpose, what, unit, model, length, count, bits=bits, assumed=tuple(assumed))
 
 
 def _amount(count: float, unit: str) -> str:
@@ -179,19 +179,19 @@ def _amount(count: float, unit: str) -> str:
     return f"{format_count(count / HOUR_S)} hours of sound" if unit == "seconds" else f"{format_count(count)} {unit}"
 
 
-def least_item_s(job: ForwardJob, accelerator: Accelerator) -> float:
+def least_item_s(job: PassJob, accelerator: Accelerator) -> float:
     """No item takes less: its arithmetic at the peak. Raises UnpredictableError."""
     return job.flop_per_item / accelerator.peak(default_precision(accelerator)[0])
 
 
-def fitting(job: ForwardJob, accelerator: Accelerator) -> int | TooLargeToRun:
+def fitting(job: PassJob, accelerator: Accelerator) -> int | TooLargeToRun:
     """The first of the job's widths that fits, or what the last one lacks."""
     have = room(accelerator)
     bytes_by_format = [(bits, _bytes(job, bits)) for bits in job.bits]
     return next((bits for bits, need in bytes_by_format if need <= have), TooLargeToRun(bytes_by_format[-1][1] - have))
 
 
-def _bytes(job: ForwardJob, bits: int) -> float:
+def _bytes(job: PassJob, bits: int) -> float:
     model = job.model
     if isinstance(model, Denoiser):
         return model.device_bytes(bits)
@@ -201,7 +201,7 @@ def _bytes(job: ForwardJob, bits: int) -> float:
     return weight_bytes(model, "bf16") + items
 
 
-def forward_on(job: ForwardJob, cluster: Cluster) -> ForwardRate | TooLargeToRun:
+def passes_on(job: PassJob, cluster: Cluster) -> PassRate | TooLargeToRun:
     """What one accelerator of ``cluster`` does. Raises InputError and UnpredictableError."""
     accelerator = cluster.accelerator
     bits = fitting(job, accelerator)
@@ -212,7 +212,7 @@ def forward_on(job: ForwardJob, cluster: Cluster) -> ForwardRate | TooLargeToRun
     if isinstance(model, ConvNet):
         rate, batch = _convnet_rate(model, accelerator)
         held = trained_bytes(model, batch, "bf16")
-        return ForwardRate(rate, tier, 16, held, room(accelerator), f"PyTorch, batch {batch}", batch)
+        return PassRate(rate, tier, 16, held, room(accelerator), f"PyTorch, batch {batch}", batch)
     if isinstance(model, Denoiser):
         rate = images_per_s(model, cluster)
         layout = f"one {model.makes[:-1]} at a time, {model.evaluations} evaluations"
@@ -226,7 +226,7 @@ def forward_on(job: ForwardJob, cluster: Cluster) -> ForwardRate | TooLargeToRun
             each, times = job.seq_len if job.unit == "tokens" else 1, encoders.batches(model, accelerator, job.seq_len)
         batch, seconds = max(times, key=lambda pair: pair[0] / pair[1].expected)
         rate, layout = seconds.inverse(batch * each), f"{engine}, one device, batch {batch}"
-    return ForwardRate(rate, tier, bits, _bytes(job, bits), room(accelerator), layout)
+    return PassRate(rate, tier, bits, _bytes(job, bits), room(accelerator), layout)
 
 
 @lru_cache(4096)
@@ -255,7 +255,7 @@ def _trained_flop(net: ConvNet) -> float:
     return float(training_table(net, 1, "bf16").flop.sum())
 
 
-def together_s(job: ForwardJob, rate: ForwardRate, cluster: Cluster) -> Estimate:
+def together_s(job: PassJob, rate: PassRate, cluster: Cluster) -> Estimate:
     """Seconds in which all accelerators of ``cluster`` do the items of a job that ends. What is trained adds its gradients up
     once a step, as if nothing of that hid behind the backward; the rest shares its items out."""
     n = cluster.n_accelerators
@@ -267,19 +267,19 @@ def together_s(job: ForwardJob, rate: ForwardRate, cluster: Cluster) -> Estimate
     return seconds.scaled(1.0 + added * rate.items_per_s.expected / rate.batch)
 
 
-def copies(job: ForwardJob, rate: ForwardRate) -> int:
+def copies(job: PassJob, rate: PassRate) -> int:
     """Accelerators that carry the peak of the load."""
     assert job.items_per_s is not None
     return max(1, math.ceil(job.items_per_s * PEAK_OVER_MEAN / rate.items_per_s.expected))
 
 
-def least_copies(job: ForwardJob, accelerator: Accelerator) -> int:
+def least_copies(job: PassJob, accelerator: Accelerator) -> int:
     """The fewest copies that carry the load."""
     assert job.items_per_s is not None
     return max(1, math.ceil(job.items_per_s * PEAK_OVER_MEAN * least_item_s(job, accelerator)))
 
 
-def changes_of(job: ForwardJob, rate: ForwardRate) -> Iterator[str]:
+def changes_of(job: PassJob, rate: PassRate) -> Iterator[str]:
     """What it takes to fit, in words."""
     if rate.tier == CHANGED:
         yield f"{rate.bits}-bit weights"

@@ -24,8 +24,8 @@ from gpuwise.pick.jobs import ModelJob
 from gpuwise.pick.limits import Limits
 from gpuwise.pick.outcomes import TIGHT_SHARE, UNMEASURED, WIDER_BONUS, Outcome, friction, level, on_offer, too_brief
 from gpuwise.pick.owning import Bill, Terms, bill, least_bill_usd, resale_share
-from gpuwise.pick.pass_tries import forward_tries
-from gpuwise.pick.passes import ForwardJob
+from gpuwise.pick.pass_tries import pass_tries
+from gpuwise.pick.passes import PassJob
 from gpuwise.pick.ranking import Candidate, least_budget, time_limit_s, too_large
 from gpuwise.pick.serving import (
     Service,
@@ -99,11 +99,11 @@ class Predictions:
 
 
 def tries_of(
-    job: ModelJob | ForwardJob, way: Acquisition, limits: Limits, terms: Terms, predictions: Predictions
+    job: ModelJob | PassJob, way: Acquisition, limits: Limits, terms: Terms, predictions: Predictions
 ) -> Iterator[Candidate[Outcome] | Exclusion]:
     """The counts worth predicting, and why others are not."""
-    if isinstance(job, ForwardJob):
-        return forward_tries(job, way, limits, terms, _notes)
+    if isinstance(job, PassJob):
+        return pass_tries(job, way, limits, terms, _notes)
     return (_serving if job.serving else _training)(job, way, limits, terms, predictions)
 
 

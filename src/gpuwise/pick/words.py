@@ -12,7 +12,7 @@ from gpuwise.pick.candidates import CODES, Acquisition, Exclusion
 from gpuwise.pick.jobs import ModelJob
 from gpuwise.pick.limits import Limits
 from gpuwise.pick.outcomes import CHANGED, WIDER_BONUS, Outcome
-from gpuwise.pick.passes import ForwardJob
+from gpuwise.pick.passes import PassJob
 from gpuwise.pick.ranking import Ranking, T, alike, best_of
 from gpuwise.units import format_duration, format_number, format_usd, ordinal
 
@@ -77,18 +77,18 @@ def how_words(o: Outcome) -> str:
     return f"{way.condition}, {format_usd(way.purchase.median)} each{when}{around}"
 
 
-def result_words(job: ModelJob | ForwardJob, o: Outcome) -> str:
+def result_words(job: ModelJob | PassJob, o: Outcome) -> str:
     """``1.5 h for $0.52`` or ``35 tokens/s to each user for $312 a year``."""
     if not job.serving:
         return f"{format_duration(o.time_s.expected)} for {format_usd(o.cost_usd.expected)}"
-    if isinstance(job, ForwardJob):
+    if isinstance(job, PassJob):
         rate = f"{format_number(o.tokens_per_s.expected * o.n)} {job.rate_title.replace('tok/', 'tokens/')}"
     else:
         rate = f"{format_number(o.tokens_per_s.expected)} tokens/s to each user"
     return f"{rate} for {format_usd(o.cost_usd.expected)} over {job.hours:,.0f} hours"
 
 
-def verdict(job: ModelJob | ForwardJob, limits: Limits, ranking: Ranking[Outcome]) -> tuple[str, ...]:
+def verdict(job: ModelJob | PassJob, limits: Limits, ranking: Ranking[Outcome]) -> tuple[str, ...]:
     """The answer in sentences, the best way first."""
     if not ranking.ranked:
         return (nothing(job, limits, ranking),)
@@ -112,7 +112,7 @@ def verdict(job: ModelJob | ForwardJob, limits: Limits, ranking: Ranking[Outcome
     return tuple(sentences)
 
 
-def sentence(job: ModelJob | ForwardJob, o: Outcome) -> str:
+def sentence(job: ModelJob | PassJob, o: Outcome) -> str:
     """``Rent 1x RTX 5090 ($0.39 a GPU-hour, from $0.36 at vast): 45 min for $0.29, with full recompute.``"""
     return f"{_verb(o)} {hardware(o)} ({how_words(o)}): {result_words(job, o)}{_with(o)}."
 
@@ -128,14 +128,14 @@ def _others(ranked: Sequence[Outcome], first: Outcome) -> list[Outcome]:
     return outcomes
 
 
-def _short(job: ModelJob | ForwardJob, limits: Limits, o: Outcome) -> str:
+def _short(job: ModelJob | PassJob, limits: Limits, o: Outcome) -> str:
     if limits.objective in ("time", "balance"):
         rate = job.rate_title.replace("tok/", "tokens/")
         return f"{format_number(o.tokens_per_s.expected)} {rate}" if job.serving else format_duration(o.time_s.expected)
     return format_usd(o.cost_usd.expected)
 
 
-def nothing(job: ModelJob | ForwardJob, limits: Limits, ranking: Ranking[Outcome]) -> str:
+def nothing(job: ModelJob | PassJob, limits: Limits, ranking: Ranking[Outcome]) -> str:
     """Why there is no answer, with the nearest miss."""
     nearest = max(ranking.left_out, key=lambda out: (out.progress, -out.short), default=None)
     if nearest is None:
@@ -146,7 +146,7 @@ def nothing(job: ModelJob | ForwardJob, limits: Limits, ranking: Ranking[Outcome
     )
 
 
-def default_words(job: ModelJob | ForwardJob, limits: Limits) -> str:
+def default_words(job: ModelJob | PassJob, limits: Limits) -> str:
     """How the ranking is ordered, in words."""
     first = (
         "full software comes before partial, the job as asked before the job with a change, what surely fits, at prices of "

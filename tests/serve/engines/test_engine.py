@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -13,13 +14,17 @@ from gpuwise.errors import InputError, UnknownNameError
 from gpuwise.facts.hardware.accelerators import accelerators
 from gpuwise.facts.hardware.naming import find_cluster
 from gpuwise.facts.models.catalogue import find_model
-from gpuwise.serve.engines import costs
+from gpuwise.serve.capacity.commands import start_commands
+from gpuwise.serve.capacity.configurations import Requirements, layouts
+from gpuwise.serve.engines import costs, releases
 from gpuwise.serve.engines.costs import engine_costs
 from gpuwise.serve.engines.engine import (
     DEFAULT_ENGINE,
     ENGINES,
     LOCAL_ENGINE,
+    Engine,
     EngineConfig,
+    Start,
     engine_name,
     engine_of,
     engine_runs,
@@ -29,6 +34,8 @@ from gpuwise.serve.engines.engine import (
 from gpuwise.serve.engines.releases import engine_rules
 from gpuwise.serve.formats import FORMATS
 from gpuwise.serve.iteration import one_iteration
+from gpuwise.serve.load.load import Load
+from gpuwise.serve.load.workloads import find_workload
 from gpuwise.serve.simulate.front import front_of
 from gpuwise.serve.simulate.server import POLICIES
 from gpuwise.serve.splits import check_split
@@ -129,9 +136,10 @@ def test_only_the_engines_files_know_their_names() -> None:
     names = {n for e in ENGINES.values() for n in (e.name, e.title, *e.aliases)}
     found: dict[str, set[str]] = {}
     for path in PACKAGE.rglob("*.py"):
-        used = {
-            n.value for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.Constant) and isinstance(n.value, str)
-        }
+        text = path.read_text()
+        if not any(name in text for name in names):
+            continue
+        used = {n.value for n in ast.walk(ast.parse(text)) if isinstance(n, ast.Constant) and isinstance(n.value, str)}
         if used & names:
             found[path.relative_to(PACKAGE).as_posix()] = used & names
     assert {p: n for p, n in found.items() if not p.startswith(tuple(MAY_NAME))} == {}
@@ -147,6 +155,31 @@ def test_an_engine_has_all_that_answers_ask_for(name: str) -> None:
     rules = engine_rules(EngineConfig(name, engine.formats[0]))
     assert rules.scheduler in POLICIES and rules.source
     assert set(engine.quantization) <= set(engine.formats)
+
+
+class Mlx(Engine):
+    """A made-up engine of Apple's chips: what CONTRIBUTING asks for."""
+
+    name = title = "mlx"
+    newest = "1"
+    formats = ("bf16", "int8_wo", "int4_wo")
+    by_bits = MappingProxyType({16: "bf16", 8: "int8_wo", 4: "int4_wo"})
+    in_turn = whole_steps = True
+
+    def words(self, start: Start) -> list[str]:
+        return ["mlx_lm.server", "--model", start.model, "--max-tokens", str(start.context)]
+
+
+def test_an_engine_is_added_by_its_class_and_its_releases(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(ENGINES, "mlx", Mlx())
+    rules = engine_rules(EngineConfig(LOCAL_ENGINE, "F16"))
+    monkeypatch.setattr(releases, "_releases", lambda engine: (rules,))
+    wanted = Requirements("mlx", bits=(4,), context=4096)
+    one = next(layouts(find_model("llama-3.1-8b"), find_cluster("m2-max").system, 1, wanted))
+    requests = Load(find_workload("in=500,out=50"), 4096).at(0.01, 20)
+    assert one.words == "one GPU, int4_wo weights, one slot" and one.server.run(requests).mean("e2e") > 0
+    (command,) = start_commands(one)
+    assert command.name == "mlx" and command.line.endswith("--max-tokens 4096")
 
 
 def test_what_reads_a_format() -> None:

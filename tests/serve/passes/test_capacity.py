@@ -23,7 +23,7 @@ from gpuwise.serve.load.arrivals import unit_arrivals
 from gpuwise.serve.load.targets import Target, parse_targets
 from gpuwise.serve.passes import batches
 from gpuwise.serve.passes.batches import AT_ONCE, Batcher, BatchTimes, fewest, largest, simulate
-from gpuwise.serve.passes.capacity import ForwardCapacity, PassQuestion, capacity_forward, usual_target
+from gpuwise.serve.passes.capacity import PassCapacity, PassQuestion, capacity_of_passes, usual_target
 from gpuwise.serve.passes.encoders import Encoders
 from gpuwise.serve.passes.kind import USUAL_TARGET, Model
 from gpuwise.serve.passes.vision import convnet_times
@@ -35,8 +35,8 @@ FLAT = BatchTimes((1, 8), (0.01, 0.01), 0.1, "fitted")
 
 def ask(
     model: Model, cluster: Cluster, *, workload: str, targets: tuple[Target, ...] = (USUAL_TARGET,), **asked: Any
-) -> ForwardCapacity:
-    return capacity_forward(model, cluster, PassQuestion(workload, targets, TODAY, **asked))
+) -> PassCapacity:
+    return capacity_of_passes(model, cluster, PassQuestion(workload, targets, TODAY, **asked))
 
 
 PUBLISHED = [

@@ -242,9 +242,10 @@ def capacity(
         write_report(html, lambda path: write_capacity_page(answer, verdict(answer, held.budget), path))
     if json:
         from gpuwise.cli.out import print_json
+        from gpuwise.pick.capacity import ranked_document
         from gpuwise.serve.capacity.document import capacity_document
 
-        print_json(_with_options(capacity_document(answer), ranked))
+        print_json(capacity_document(answer) | {"ranked": None if ranked is None else ranked_document(ranked)})
     else:
         from gpuwise.cli.capacity.view import show_capacity, show_ranked
 
@@ -372,13 +373,6 @@ def _limits(constraints: Constraints) -> Limits:
     limits = Limits(ways=("rent", "buy") if bought else ("rent",), form=constraints.form, max_watts=constraints.max_watts)
     check_limits(limits)
     return limits
-
-
-def _with_options(document: dict[str, object], ranked: CapacityRanking | None) -> dict[str, object]:
-    """``document`` with all accelerators looked at; ``ranked`` is null where one was named."""
-    from gpuwise.pick.capacity import ranked_document
-
-    return document | {"ranked": None if ranked is None else ranked_document(ranked)}
 
 
 def _none(ranked: CapacityRanking, *, json: bool) -> int:

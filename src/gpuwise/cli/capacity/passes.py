@@ -9,7 +9,7 @@ from gpuwise.interval import P80
 
 if TYPE_CHECKING:
     from gpuwise.serve.passes.batches import Batcher
-    from gpuwise.serve.passes.capacity import ForwardCapacity, PassQuestion
+    from gpuwise.serve.passes.capacity import PassCapacity, PassQuestion
     from gpuwise.serve.passes.kind import Model
 
 ROWS = 12
@@ -61,10 +61,10 @@ def capacity_passes_command(
 ) -> int:
     """Answers the question; exit code 1 where nothing keeps the targets."""
     from gpuwise.facts.hardware.naming import USUAL, find_cluster
-    from gpuwise.serve.passes.capacity import capacity_forward
+    from gpuwise.serve.passes.capacity import capacity_of_passes
 
     if on is not None:
-        answers = [capacity_forward(arch, find_cluster(on, prefer=USUAL), asked, price, provider)]
+        answers = [capacity_of_passes(arch, find_cluster(on, prefer=USUAL), asked, price, provider)]
     else:
         from gpuwise.pick.capacity import rank_passes
 
@@ -78,7 +78,7 @@ def capacity_passes_command(
     return 0 if any(a.affordable(budget) for a in answers) else 1
 
 
-def _show(answers: list[ForwardCapacity], workload: str) -> None:
+def _show(answers: list[PassCapacity], workload: str) -> None:
     from rich.text import Text
 
     from gpuwise.cli.out import console, table_of
@@ -136,7 +136,7 @@ def _show(answers: list[ForwardCapacity], workload: str) -> None:
     sys.stdout.flush()
 
 
-def _batches(answer: ForwardCapacity) -> str:
+def _batches(answer: PassCapacity) -> str:
     """How batches form, in words."""
     from gpuwise.units import format_duration
 

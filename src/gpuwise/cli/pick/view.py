@@ -11,7 +11,7 @@ from gpuwise.pick.api import Pick
 from gpuwise.pick.jobs import ModelJob
 from gpuwise.pick.outcomes import Outcome
 from gpuwise.pick.owning import MONTH_H
-from gpuwise.pick.passes import ForwardJob
+from gpuwise.pick.passes import PassJob
 from gpuwise.pick.words import LeftOutGroup, hardware, money, price_words
 from gpuwise.plan.explain import probability
 from gpuwise.text import capital
@@ -87,7 +87,7 @@ def _verdict(to: Console, name: str, sentences: Sequence[str], good: bool) -> No
         to.print(f"  {text}", style=style)
 
 
-def _money_title(job: ModelJob | ForwardJob, how: str) -> str:
+def _money_title(job: ModelJob | PassJob, how: str) -> str:
     period = f" for {job.hours:,.0f} hours" if job.serving else ""
     return {"rent": f", dollars{period}", "buy": f", purchase with electricity{period}", "notebook": ""}[how]
 
@@ -96,7 +96,7 @@ GIVES_WAY = ("tok/J", "$/(GB/s)", "$/GB", P80, "$/EFLOP", "W")
 """Columns left out, in this order, until the others stand whole."""
 
 
-def _table(job: ModelJob | ForwardJob, rows: Sequence[Outcome]) -> FittedTable:
+def _table(job: ModelJob | PassJob, rows: Sequence[Outcome]) -> FittedTable:
     """The rows with as many columns as the terminal is wide."""
     per_month = " mo" if rows[0].way.rent is not None else ""
     titles = {"$/GB": f"$/GB{per_month}", "$/(GB/s)": f"$/(GB/s){per_month}"}
@@ -108,7 +108,7 @@ def _table(job: ModelJob | ForwardJob, rows: Sequence[Outcome]) -> FittedTable:
     return table
 
 
-def _cells(job: ModelJob | ForwardJob, o: Outcome) -> dict[str, str]:
+def _cells(job: ModelJob | PassJob, o: Outcome) -> dict[str, str]:
     """What is known of a row, by column."""
     months = MONTH_H if o.way.rent is not None else 1.0
     cells = {
@@ -128,11 +128,11 @@ def _cells(job: ModelJob | ForwardJob, o: Outcome) -> dict[str, str]:
     return {k: v for k, v in cells.items() if o.way.notebook is None or "GB" not in k}
 
 
-def _speed(job: ModelJob | ForwardJob, o: Outcome) -> str:
+def _speed(job: ModelJob | PassJob, o: Outcome) -> str:
     return format_number(o.tokens_per_s.expected) if job.serving else format_duration(o.time_s.expected)
 
 
-def _span(job: ModelJob | ForwardJob, o: Outcome) -> str:
+def _span(job: ModelJob | PassJob, o: Outcome) -> str:
     if job.serving:
         return f"{format_number(o.tokens_per_s.low)}-{format_number(o.tokens_per_s.high)}"
     low, high = format_duration(o.time_s.low), format_duration(o.time_s.high)

@@ -4,6 +4,7 @@ that were measured, and whether the engine was started with the flags of a perfo
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -48,11 +49,14 @@ def engine_costs(config: EngineConfig) -> EngineCosts:
     started = [e for e in entries if e["tuned"] == config.tuned] or entries
     if not started:
         raise DataError(f"inference.json has no costs of {config.engine}")
-    by_age = sorted(started, key=_first_version)
-    wanted = None if config.version is None else version_number(config.version)
-    old_enough = [e for e in by_age if wanted is None or _first_version(e) <= wanted]
-    entry = old_enough[-1] if old_enough else by_age[0]
-    return entry_costs(entry, config)
+    return entry_costs(newest_for(config.version, started, lambda e: e["versions"][0] if e["versions"] else ""), config)
+
+
+def newest_for(version: str | None, entries: list[dict[str, Any]], since: Callable[[dict[str, Any]], str]) -> dict[str, Any]:
+    """The newest entry that is not younger than ``version`` (None: of all), else the oldest."""
+    by_age = sorted(entries, key=lambda e: version_number(since(e)))
+    old_enough = [e for e in by_age if version is None or version_number(since(e)) <= version_number(version)]
+    return old_enough[-1] if old_enough else by_age[0]
 
 
 def entry_costs(entry: dict[str, Any], config: EngineConfig) -> EngineCosts:
@@ -62,8 +66,3 @@ def entry_costs(entry: dict[str, Any], config: EngineConfig) -> EngineCosts:
     if config.attention_dp > 1 and "exchange_slowdown" in entry:
         return replace(costs, communication_slowdown=entry["exchange_slowdown"])
     return costs
-
-
-def _first_version(entry: dict[str, Any]) -> tuple[int, ...]:
-    """The oldest version an entry was measured with; below all others where none was said."""
-    return version_number(entry["versions"][0]) if entry["versions"] else ()

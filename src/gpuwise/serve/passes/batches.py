@@ -84,7 +84,7 @@ class BatchTimes:
 
 
 @dataclass(frozen=True, slots=True)
-class ForwardPoint:
+class PassPoint:
     """One accelerator at a rate: latencies [N] of its requests, and the mean of its batches."""
 
     rate_per_s: float
@@ -107,7 +107,7 @@ class ForwardPoint:
 
 def simulate(
     times: BatchTimes, rate_per_s: float, n: int | None = None, seed: int = 0, batcher: Batcher = AT_ONCE, devices: int = 1
-) -> ForwardPoint:
+) -> PassPoint:
     """``n`` Poisson requests (None: as many as usual) at a rate, in batches of all that wait when one of ``devices``, which share
     a queue, is free."""
     n = REQUESTS if n is None else n
@@ -133,7 +133,7 @@ def simulate(
         at = upto
     half = latency[: n // 2].mean(), latency[n // 2 :].mean()
     grows = half[1] > half[0] * (1 + GROWS) and half[1] - half[0] > seconds[most] / devices
-    return ForwardPoint(rate_per_s, latency, n / batches, busy / (max(free) * devices), bool(grows))
+    return PassPoint(rate_per_s, latency, n / batches, busy / (max(free) * devices), bool(grows))
 
 
 def fewest(times: BatchTimes, targets: Sequence[Target], rate_per_s: float, each_per_s: float, batcher: Batcher) -> int:
@@ -150,7 +150,7 @@ def fewest(times: BatchTimes, targets: Sequence[Target], rate_per_s: float, each
     return high
 
 
-def largest(times: BatchTimes, targets: Sequence[Target], batcher: Batcher = AT_ONCE) -> ForwardPoint | None:
+def largest(times: BatchTimes, targets: Sequence[Target], batcher: Batcher = AT_ONCE) -> PassPoint | None:
     """The largest rate within the targets; None where a request alone misses one. A batch that must be full is never alone: the
     search then begins where one fills half the time that is allowed."""
     if math.isinf(batcher.delay_s):
@@ -172,7 +172,7 @@ def largest(times: BatchTimes, targets: Sequence[Target], batcher: Batcher = AT_
     return best
 
 
-def _largest_static(times: BatchTimes, targets: Sequence[Target], batcher: Batcher) -> ForwardPoint | None:
+def _largest_static(times: BatchTimes, targets: Sequence[Target], batcher: Batcher) -> PassPoint | None:
     """Too few requests wait for a batch to fill, too many for the device: the largest rate of those between that is kept."""
     rate = times.sizes[-1] / times.seconds[-1]
     while rate > 1e-3 * times.full_per_s:

@@ -19,7 +19,7 @@ from gpuwise.money.power import cluster_power
 from gpuwise.predict.estimate import Estimate
 from gpuwise.serve.engines.engine import DEFAULT_ENGINE
 from gpuwise.serve.load.targets import Target
-from gpuwise.serve.passes.batches import AT_ONCE, Batcher, BatchTimes, ForwardPoint, fewest, largest
+from gpuwise.serve.passes.batches import AT_ONCE, Batcher, BatchTimes, PassPoint, fewest, largest
 from gpuwise.serve.passes.encoders import Encoders
 from gpuwise.serve.passes.images import Images
 from gpuwise.serve.passes.kind import USUAL_TARGET, Model, PassKind
@@ -80,7 +80,7 @@ class PassQuestion:
 
 
 @dataclass(frozen=True, slots=True)
-class ForwardCapacity:
+class PassCapacity:
     """``point`` is at the largest rate of one accelerator, None where not even one request alone keeps the targets."""
 
     arch: Model
@@ -91,7 +91,7 @@ class ForwardCapacity:
     tokens: int
     """Of an item, of a window those that are written; 0 of images and videos that are made or that convolutions read."""
     times: BatchTimes
-    point: ForwardPoint | None
+    point: PassPoint | None
     each: Estimate | None
     rate_per_s: float
     accelerators: int
@@ -158,9 +158,9 @@ class ForwardCapacity:
         }
 
 
-def capacity_forward(
+def capacity_of_passes(
     arch: Model, cluster: Cluster, asked: PassQuestion, usd_per_hour: float | None = None, provider: str | None = None
-) -> ForwardCapacity:
+) -> PassCapacity:
     """Items a second with ``arch`` within the targets, on how many accelerators like ``cluster``'s. Raises InputError for a
     model of another kind or one that does not fit, UnpredictableError without a rate."""
     kind, targets, batcher, rate = kind_of(arch, asked.workload), asked.targets, asked.batcher, asked.requests_per_s
@@ -170,7 +170,7 @@ def capacity_forward(
         times = times.up_to(batcher.most)
     point = largest(times, targets, batcher)
     if point is None:
-        return ForwardCapacity(arch, cluster, asked, items, length, times, None, None, rate or 0.0, 0, None, None)
+        return PassCapacity(arch, cluster, asked, items, length, times, None, None, rate or 0.0, 0, None, None)
     each = Estimate.from_log_sigma(point.rate_per_s, times.log_sigma, times.basis)
     count = cluster.n_accelerators if rate is None else fewest(times, targets, rate, each.expected, batcher)
     rate = each.expected * count if rate is None else rate
@@ -181,4 +181,4 @@ def capacity_forward(
         price = None
     power = cluster_power(whole, workload="serving")
     wh = None if power is None else power.total_w.expected / (rate * HOUR_S / MEGA)
-    return ForwardCapacity(arch, cluster, asked, items, length, times, point, each, rate, count, price, wh)
+    return PassCapacity(arch, cluster, asked, items, length, times, point, each, rate, count, price, wh)

@@ -12,8 +12,8 @@ from typing import Any
 from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.predict.coefficients import load_json
-from gpuwise.serve.engines.costs import EngineCosts, engine_costs, entry_costs
-from gpuwise.serve.engines.engine import ENGINES, EngineConfig, version_number
+from gpuwise.serve.engines.costs import EngineCosts, engine_costs, entry_costs, newest_for
+from gpuwise.serve.engines.engine import ENGINES, EngineConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +56,7 @@ def front_of(config: EngineConfig, *, in_process: bool = False) -> Front:
         return Front(EngineCosts(1.0, 1.0, 1.0, 0.0, 0.0, 0.0))
     if not entries:
         return Front(engine_costs(config))
-    entries.sort(key=lambda e: version_number(e["since"]))
-    wanted = None if config.version is None else version_number(config.version)
-    old_enough = [e for e in entries if wanted is None or version_number(e["since"]) <= wanted]
-    entry = old_enough[-1] if old_enough else entries[0]
+    entry = newest_for(config.version, entries, lambda e: e["since"])
     entry = entry | entry.get("in_process", {}) if in_process else entry
     return Front(
         entry_costs(entry, config),
