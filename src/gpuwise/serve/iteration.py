@@ -26,6 +26,7 @@ from gpuwise.serve.engines.costs import EngineCosts, engine_costs
 from gpuwise.serve.engines.engine import EngineConfig, check_formats
 from gpuwise.serve.iteration_kernels import row_times
 from gpuwise.serve.splits import check_split
+from gpuwise.workload.blocks.kinds import KINDS
 from gpuwise.workload.blocks.point import Point
 from gpuwise.workload.row_codes import Kind, Phase
 from gpuwise.workload.stacks.stack import find_stack
@@ -166,9 +167,9 @@ def _engine_rows(table: OpTable, decode: bool) -> OpTable:
     to carry its sum. The two down-projections of latent attention are one product. In decode shared experts
     run beside the routed ones on another stream, and take no time of their own.
     """
-    drop = [n.endswith((".residual", ".bias")) or n.startswith(("head.loss", "ep.")) or n in _IN_FUSED_LAYER for n in table.name]
+    drop = [n.endswith((".residual", ".bias")) or n.startswith(("head.loss", "ep.")) or n in _IN_ONE_KERNEL for n in table.name]
     if decode:
-        drop = [d or n.startswith("moe.shared") for d, n in zip(drop, table.name, strict=True)]
+        drop = [d or n.startswith(_BESIDE) for d, n in zip(drop, table.name, strict=True)]
     names = list(table.name)
     if "attention.q_down" in names and "attention.kv_down" in names:
         drop[names.index("attention.kv_down")] = True
@@ -184,4 +185,5 @@ def _engine_rows(table: OpTable, decode: bool) -> OpTable:
     return replace(rows, shape=shape, kind=kind, flop=flop)
 
 
-_IN_FUSED_LAYER = ("moe.top_k", "moe.permute", "moe.activation", "moe.down")
+_IN_ONE_KERNEL = frozenset(row for block in KINDS for row in block.in_one_kernel)
+_BESIDE = tuple(block.beside_in_decode for block in KINDS if block.beside_in_decode)

@@ -29,7 +29,7 @@ from gpuwise.predict.kernels.single import matmul
 from gpuwise.serve.engines.engine import Engine, EngineConfig, version_number
 from gpuwise.serve.formats import FORMATS
 from gpuwise.workload.row_codes import Kind
-from gpuwise.workload.step import FAMILIES, FAMILY_CODE, OpTable
+from gpuwise.workload.step import FAMILIES, OpTable
 
 F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
@@ -85,12 +85,12 @@ def row_times(
         if mask.any():
             attention = _attention(device, arch, config, rows, mask, kv_len[mask], decode)
             put(mask, _on_card(device, rows.select(mask), attention))
-    scans = (rows.kind == Kind.MEMORY) & (rows.family == FAMILY_CODE["state_space"])
-    for mask in (scans, rows.kind == Kind.CONVOLUTION):
+    named = (rows.kind == Kind.MEMORY) & (rows.kernel != 0)  # rows that name a kernel of their own, as a mixer's recurrence
+    for mask in (named, rows.kind == Kind.CONVOLUTION):
         if mask.any():
             made = kernel_times(rows.select(mask), device, SERVING)
             put(mask, KernelTime(made.time_s, made.log_sigma, made.basis))
-    mask = (rows.kind == Kind.MEMORY) & ~scans
+    mask = (rows.kind == Kind.MEMORY) & ~named
     put(mask, _on_card(device, rows.select(mask), memory_time(device, rows.bytes_read[mask], rows.bytes_written[mask])))
     mask = rows.kind == Kind.EMBEDDING
     if mask.any():

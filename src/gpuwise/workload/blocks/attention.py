@@ -20,6 +20,7 @@ class Attention(Block):
 
     where = "attention"
     divided_as = "heads"
+    after_norm = ("attention.qkv",)
 
     def __init__(self, *, windowed: bool = False) -> None:
         self.windowed = windowed

@@ -14,6 +14,19 @@ class Block:
     """A kind of block. ``where`` is the first word of its rows' names, and of the norm and the residual around it."""
 
     where = ""
+    own_row = ""
+    """A row by which a layer's table shows that it has this block, where selective recompute treats it on its own."""
+    repeated: tuple[str, ...] = ()
+    """Rows that selective recompute repeats in place of the attention core, in a layer with this block (Megatron-Core
+    ``recompute_modules``)."""
+    after_norm: tuple[str, ...] = ()
+    """Products that read a norm's output."""
+    after_activation: tuple[str, ...] = ()
+    """Products that read an activation's output."""
+    in_one_kernel: tuple[str, ...] = ()
+    """Rows that an inference engine runs inside the kernel of another of its rows."""
+    beside_in_decode = ""
+    """How the names of rows begin that an engine runs beside others while it decodes, so that they take no time."""
     divided_as = ""
     """The rule of a layout that reports numbers which tensor ranks do not divide: ``heads``, ``mixer`` or ``ffn``."""
 

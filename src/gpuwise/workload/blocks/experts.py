@@ -27,6 +27,12 @@ class Experts(Block):
 
     where = "mlp"
     divided_as = "ffn"
+    own_row = "moe.activation"
+    repeated = ("moe.activation",)
+    after_norm = ("moe.router", "moe.shared.up")
+    after_activation = ("moe.shared.down",)
+    in_one_kernel = ("moe.top_k", "moe.permute", "moe.activation", "moe.down")
+    beside_in_decode = "moe.shared"
 
     def parameters(self, arch: Architecture) -> dict[str, int]:
         m = _moe(arch)

@@ -19,6 +19,10 @@ ATTENTION, WINDOWED = Attention(), Attention(windowed=True)
 LATENT, LATENT_WINDOWED = LatentAttention(), LatentAttention(windowed=True)
 CROSS, MLP, EXPERTS, STATE_SPACE = CrossAttention(), Mlp(), Experts(), StateSpace()
 
+KINDS: tuple[Block, ...] = (ATTENTION, LATENT, CROSS, MLP, EXPERTS, STATE_SPACE)
+"""One block of each kind."""
+REPEATED_APART = tuple(block for block in KINDS if block.repeated)
+
 
 def attention_of(arch: Architecture, *, windowed: bool = False) -> Attention:
     """The attention of a plain transformer's layer."""

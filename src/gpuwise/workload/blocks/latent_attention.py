@@ -14,6 +14,10 @@ if TYPE_CHECKING:
 class LatentAttention(Attention):
     """Self-attention over latents."""
 
+    own_row = "attention.kv_up"
+    repeated = ("attention.q_up", "attention.kv_up", "attention.rope", "attention.concat")
+    after_norm = ("attention.q_down", "attention.q_up", "attention.kv_up")
+
     def parameters(self, arch: Architecture) -> dict[str, int]:
         """Equations 9 to 19, with the norms on both latents."""
         mla = _mla(arch)

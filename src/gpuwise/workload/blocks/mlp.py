@@ -16,6 +16,8 @@ class Mlp(Block):
 
     where = "mlp"
     divided_as = "ffn"
+    after_norm = ("mlp.up",)
+    after_activation = ("mlp.down",)
 
     def parameters(self, arch: Architecture) -> dict[str, int]:
         return {"mlp": matrices(arch, arch.hidden, arch.ffn)}

@@ -14,7 +14,7 @@ from gpuwise.dtypes import FORMAT_BYTES
 from gpuwise.facts.models.architecture import Architecture, Encoder
 from gpuwise.workload.adapters import DEFAULT_TARGETS
 from gpuwise.workload.blocks.ends import embedding
-from gpuwise.workload.blocks.kinds import layer_kinds
+from gpuwise.workload.blocks.kinds import KINDS, LATENT, REPEATED_APART, layer_kinds
 from gpuwise.workload.blocks.point import QUANTIZED, Point
 from gpuwise.workload.blocks.rows import Rows
 from gpuwise.workload.row_codes import FUSED_ATTENTION, Kind, Phase
@@ -114,19 +114,12 @@ def recomputed_share(table: OpTable, selective_recompute: str) -> NDArray[np.flo
     return share
 
 
-LATENT_MODULES = ("attention.q_up", "attention.kv_up", "attention.rope", "attention.concat")
-"""Rows of latent attention's up-projections (Megatron-Core ``recompute_modules``: ``mla_up_proj``)."""
-EXPERT_MODULES = ("moe.activation",)
-"""``moe_act`` of the same."""
-
-
 @lru_cache(maxsize=1024)
 def selected_modules(names: tuple[str, ...]) -> NDArray[np.bool_]:
     """Rows that Megatron's selective recompute repeats: the attention core, or, in layers with latent attention or experts
     (whose recipes name modules), the up-projections and the experts' activation. Casts of an input belong to it."""
-    module_names = set(names)
-    modules = LATENT_MODULES if "attention.kv_up" in module_names else ()
-    modules += EXPERT_MODULES if "moe.activation" in module_names else ()
+    here = set(names)
+    modules = {row for block in REPEATED_APART if block.own_row in here for row in block.repeated}
     if not modules:
         return _flagged(names, lambda name: name.endswith(".core"))
     return _flagged(names, lambda name: name.removesuffix(".quantize") in modules)
@@ -151,7 +144,7 @@ def saved_bytes(table: OpTable, policy: str, selective_recompute: str, input_byt
         return float(row_bytes.sum())
     if selective_recompute == "norms":
         return _saved_without_norms(table)
-    if selective_recompute == "core-attention" and not {"attention.kv_up", "moe.activation"}.isdisjoint(table.name):
+    if selective_recompute == "core-attention" and any(block.own_row in table.name for block in REPEATED_APART):
         return _saved_without_modules(table)
     if selective_recompute == "core-attention":
         core = np.array([n.endswith(".core") for n in table.name], bool)
@@ -167,7 +160,7 @@ def _saved_without_modules(table: OpTable) -> float:
     """Bytes kept where the modules of :func:`selected_modules` are repeated: latent attention keeps its latents and the
     core's output and statistics, experts the activation's input but not its output."""
     row_bytes = table.saved_bytes * table.count
-    latent = "attention.kv_up" in table.name
+    latent = LATENT.own_row in table.name
     for i, name in enumerate(table.name):
         if name == "attention.core" and latent and table.flag[i] & FUSED_ATTENTION:
             row_bytes[i] = max(row_bytes[i] - table.bytes_read[i] * table.count[i], 0.0)
@@ -176,15 +169,15 @@ def _saved_without_modules(table: OpTable) -> float:
     return float(row_bytes.sum())
 
 
-NORMALISED = ("attention.q_down", "attention.q_up", "attention.kv_up", "attention.qkv", "mlp.up", "moe.router", "moe.shared.up")
-"""Products that read a norm's output."""
+AFTER_NORM = tuple(row for block in KINDS for row in block.after_norm)
+AFTER_ACTIVATION = tuple(row for block in KINDS for row in block.after_activation)
 
 
 def _saved_without_norms(table: OpTable) -> float:
     """Bytes kept where norms are repeated too and what the activation reads is kept in 8 bits (DeepSeek-V3, arXiv
     2412.19437, sections 3.2.3 and 3.3.3)."""
     row_bytes = table.saved_bytes * table.count
-    is_recomputed = np.isin(table.name, (*NORMALISED, "mlp.down", "moe.shared.down"))
+    is_recomputed = np.isin(table.name, (*AFTER_NORM, *AFTER_ACTIVATION))
     narrow = _flagged(table.name, lambda name: name.endswith(".activation")) & ("moe.up" in table.name)
     element = np.array([FORMAT_BYTES["bf16" if d in QUANTIZED else d] for d in table.dtype])
     less = np.where(is_recomputed, row_bytes, np.where(narrow, row_bytes * (1.0 - 1.0 / element), 0.0))
