@@ -13,6 +13,8 @@ from typing import Any
 
 import gpuwise
 from gpuwise import errors
+from gpuwise.plan.goal import Wishes
+from gpuwise.workload.strategy import OPTIONS, Strategy
 
 
 def python_page() -> str:
@@ -80,7 +82,7 @@ def dataclass_lines(cls: type, heading: str) -> list[str]:
 
 
 def field_meanings(cls: Any) -> Iterator[tuple[Field[Any], str]]:
-    """Each field of a dataclass with the docstring under it."""
+    """Each field of a dataclass with the docstring under it, after what the table of options says."""
     said: dict[str, str] = {}
     body = ast.parse(textwrap.dedent(inspect.getsource(cls))).body[0]
     assert isinstance(body, ast.ClassDef)
@@ -89,7 +91,10 @@ def field_meanings(cls: Any) -> Iterator[tuple[Field[Any], str]]:
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and documented:
             said[node.target.id] = inspect.cleandoc(str(after.value.value))  # type: ignore[union-attr]
     for f in fields(cls):
-        yield f, cell(said.get(f.name, ""))
+        option = OPTIONS.get(f.name) if cls in (Strategy, Wishes) else None
+        choices = f"One of {', '.join(option.choices)}." if option and option.choices and cls is Strategy else ""
+        parts = (option.help if option else "", choices, said.get(f.name, ""))
+        yield f, cell(" ".join(part for part in parts if part))
 
 
 def cell(text: str) -> str:

@@ -58,7 +58,6 @@ class Wishes:
     """Weights and gradients in 16 bits, without fp32 copies."""
     step_in_backward: bool = False
     offload_parameters: bool = False
-    """Weights in host memory beside the optimizer: ZeRO-3's option, or FSDP's offload."""
     stack: str | None = None
     year: int | None = None
     """Year of the software; ``None``: that of the published run that the goal is, else today's."""

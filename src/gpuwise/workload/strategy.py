@@ -136,7 +136,6 @@ class Strategy:
         label="Weights in host memory",
         negative=False,
     )
-    """Of fully sharded weights, by ZeRO-3's ``offload_param``; FSDP's offload has them there unasked."""
     offload_activations: bool = option(
         False,
         "Keep activations in host memory between forward and backward.",
@@ -187,22 +186,20 @@ class Strategy:
         label="Loss in chunks",
         negative=False,
     )
-    """Chunked linear + cross-entropy that never materialises the logits."""
     lora_rank: int = option(0, "Rank of the adapters.", unit="RANK", usual="16", ranks=True)
     """0: full training. Otherwise rank of the adapters on ``lora_targets``."""
     lora_targets: tuple[str, ...] = option(
         DEFAULT_TARGETS,
-        "Linear layers with adapters: all-linear, attention, mlp, or module names with commas (q_proj,v_proj).",
+        "Linear layers with adapters: all-linear (but the head), attention, mlp, or module names with commas (q_proj,v_proj).",
         unit="LAYERS",
         usual="all-linear",
         ranks=True,
         needs="lora_rank",
     )
-    """Linear layers with adapters: ``all-linear`` (but the head), ``attention``, ``mlp`` or names of modules."""
     quantized_base: bool = option(
         False, "Adapters on weights held in 4 bits.", name="qlora", label="QLoRA", negative=False, ranks=True
     )
-    """QLoRA: frozen weights held in 4 bits (NF4 with double quantisation: 0.516 B a parameter)."""
+    """NF4 with double quantisation: 0.516 B a parameter."""
     stack: str = option("megatron-core", "Software.", choices=STACKS, label="Software")
     release: float | None = option(None)
     """When the stack's release came out, as a year with decimals; None: the newest one its costs were fitted on."""
