@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.predict.coefficients import load_json
 from gpuwise.predict.step.capture_time import signature_times
-from gpuwise.workload.capture.record.capture import Capture, Settings, Signature, StepSpan, TensorSpec
+from gpuwise.workload.capture.captured import Capture, Settings, Signature, StepSpan, TensorSpec
 from gpuwise.workload.row_codes import Kind
 from studies.neusight.bench_time import SHORTEST_S, convolution_bench_time, convolutions_of
 from studies.neusight.host import launch_growth_s

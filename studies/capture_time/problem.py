@@ -23,7 +23,7 @@ from gpuwise.predict.kernels.run_formats import HALF, MATRIX, run_format
 from gpuwise.predict.step.capture_time import signature_times
 from gpuwise.predict.step.compiled import compile_step
 from gpuwise.predict.step.host_time import host_seconds
-from gpuwise.workload.capture.record.capture import Capture
+from gpuwise.workload.capture.captured import Capture
 from gpuwise.workload.capture.record.rows import rows_of
 from gpuwise.workload.step import FAMILIES, FAMILY_CODE, KERNEL_CODE, OpTable, concatenate
 from studies.capture_time.rows import Key, Rows

@@ -23,7 +23,7 @@ from gpuwise.calibrate.tables import read_columns
 from gpuwise.errors import GpuwiseError, InputError, require
 from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.units import MILLI
-from gpuwise.workload.capture.record.capture import Capture
+from gpuwise.workload.capture.captured import Capture
 
 F64 = NDArray[np.float64]
 TABLE = "models/timm.csv"

@@ -18,7 +18,7 @@ from gpuwise.calibrate.scores import Scores, constant_efficiency, joined, roofli
 from gpuwise.errors import GpuwiseError
 from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.predict.step.capture_time import captured_time
-from gpuwise.workload.capture.record.capture import Capture
+from gpuwise.workload.capture.captured import Capture
 from studies.capture_time.rows import NETWORKS, SAMPLE, Key, Rows, capture_of, named_networks, read_rows
 from studies.capture_time.sources import score_sources
 

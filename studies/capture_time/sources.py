@@ -26,7 +26,7 @@ from gpuwise.predict.kernels.memory_bound import dram_rate
 from gpuwise.predict.step.capture_time import captured_time
 from gpuwise.predict.step.sharding_time import gradient_bytes, replicas_exposed_s
 from gpuwise.units import GIGA
-from gpuwise.workload.capture.record.capture import Capture
+from gpuwise.workload.capture.captured import Capture
 from gpuwise.workload.row_codes import Phase
 from gpuwise.workload.stacks.stack import find_stack
 from studies.capture_time.tables import MeasuredStep, StepJob, examples_rows, lambda_rows, mlperf_rows, neusight_rows

@@ -17,7 +17,7 @@ from gpuwise.predict.memory.allocator.simulation import simulate
 from gpuwise.predict.memory.capture import CapturedMemory, captured_memory
 from gpuwise.predict.memory.context import Loading
 from gpuwise.predict.memory.device import usable_bytes
-from gpuwise.workload.capture.record.capture import Capture, Category
+from gpuwise.workload.capture.captured import Capture, Category
 from studies.memory.capture_rows import MemoryJob
 
 PACKAGES = {

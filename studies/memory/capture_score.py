@@ -21,7 +21,7 @@ import numpy as np
 from gpuwise.calibrate.scores import Scores
 from gpuwise.errors import GpuwiseError
 from gpuwise.predict.coefficients import load_json
-from gpuwise.workload.capture.record.capture import Capture
+from gpuwise.workload.capture.captured import Capture
 from studies.memory import capture_jobs as running
 from studies.memory.capture_rows import MemoryJob, read_jobs
 

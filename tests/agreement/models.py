@@ -15,7 +15,7 @@ from typing import Any
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.facts.models.catalogue import find_model
 from gpuwise.predict.step.training import TrainingEstimate, estimate
-from gpuwise.workload.capture.record.capture import Capture
+from gpuwise.workload.capture.captured import Capture
 from gpuwise.workload.changes.change import Change
 from gpuwise.workload.strategy import Strategy
 

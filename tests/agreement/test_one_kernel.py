@@ -21,7 +21,7 @@ from gpuwise.plan.one_op import matmul
 from gpuwise.predict.kernels.registry import kernel_times
 from gpuwise.predict.step.capture_time import times_of
 from gpuwise.workload.attention_flop import attention_pairs
-from gpuwise.workload.capture.record.capture import Settings, Signature, TensorSpec
+from gpuwise.workload.capture.captured import Settings, Signature, TensorSpec
 from gpuwise.workload.row_codes import CAUSAL, FUSED_ATTENTION, Kind, Phase
 from gpuwise.workload.step import CUDNN_ATTENTION_ON, OpTableBuilder
 

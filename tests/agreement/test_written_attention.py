@@ -26,7 +26,7 @@ from gpuwise.facts.hardware.naming import find_cluster
 from gpuwise.facts.models.catalogue import find_model
 from gpuwise.plan.step.estimates import measure
 from gpuwise.predict.step.training import TrainingEstimate, estimate
-from gpuwise.workload.capture.record.capture import Capture
+from gpuwise.workload.capture.captured import Capture
 from gpuwise.workload.changes.change import Change
 from gpuwise.workload.strategy import Strategy
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from gpuwise.workload.capture.record.capture import Capture, Category, OpFlag, Settings, Signature, StepSpan, TensorSpec
+from gpuwise.workload.capture.captured import Capture, Category, OpFlag, Settings, Signature, StepSpan, TensorSpec
 from gpuwise.workload.row_codes import Kind, Phase
 
 WIDTH = {"fp64": 8, "fp32": 4, "fp16": 2, "bf16": 2, "i64": 8, "bool": 1}

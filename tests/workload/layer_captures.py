@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from gpuwise.workload.capture.record.capture import Capture, Category, Parameter, Settings, Signature, StepSpan, TensorSpec
+from gpuwise.workload.capture.captured import Capture, Category, Parameter, Settings, Signature, StepSpan, TensorSpec
 from gpuwise.workload.row_codes import Kind, Phase
 
 

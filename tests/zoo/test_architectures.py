@@ -24,7 +24,7 @@ from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 from torch.utils.flop_counter import conv_flop_count, flop_registry  # noqa: E402
 
 from gpuwise.workload.capture.api import capture  # noqa: E402
-from gpuwise.workload.capture.record.capture import Capture, Category  # noqa: E402
+from gpuwise.workload.capture.captured import Capture, Category  # noqa: E402
 from gpuwise.workload.row_codes import Kind, Phase  # noqa: E402
 from studies.networks import support  # noqa: E402
 from studies.networks.zoo import build  # noqa: E402

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.interval import INTERVAL, Z80
-from gpuwise.workload.capture.record.capture import Capture
+from gpuwise.workload.capture.captured import Capture
 
 F64 = NDArray[np.float64]
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from gpuwise.plan.changes.batch_search import BatchSearch
     from gpuwise.plan.step.estimates import StepEstimate
     from gpuwise.plan.step.scaling import Scaling
-    from gpuwise.workload.capture.record.capture import Capture
+    from gpuwise.workload.capture.captured import Capture
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ from gpuwise.workload.transformer.parameters import adapter_parameters, count_pa
 
 if TYPE_CHECKING:
     from gpuwise.plan.step.estimates import StepEstimate
-    from gpuwise.workload.capture.record.capture import Capture
+    from gpuwise.workload.capture.captured import Capture
 
 SMALL_VOCABULARY = 2**16
 """Token numbers up to this are stored in two bytes, larger ones in four."""

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from gpuwise.errors import InputError
 from gpuwise.plan.changes.batch_search import BatchSearch, search_batches
 from gpuwise.predict.estimate import Estimate
-from gpuwise.workload.capture.record.capture import Capture, Category, Settings, StepSpan
+from gpuwise.workload.capture.captured import Capture, Category, Settings, StepSpan
 
 Size = Callable[[int], int]
 

@@ -15,7 +15,7 @@ from gpuwise.plan.changes.step_speedups import WORTH_SPEED, find_speedups
 from gpuwise.plan.changes.trial import Trial
 from gpuwise.plan.own.fit import source_of
 from gpuwise.plan.step.estimates import measure
-from gpuwise.workload.capture.record.capture import Category
+from gpuwise.workload.capture.captured import Category
 from gpuwise.workload.changes.change import Change
 
 STEP = """

@@ -16,8 +16,8 @@ from gpuwise.plan.checkpointing.selection import (
     checkpoint_choices,
     select_checkpoints,
 )
+from gpuwise.workload.capture.captured import Capture
 from gpuwise.workload.capture.record.blocks import ModuleTree, blocks, passes, runs
-from gpuwise.workload.capture.record.capture import Capture
 from gpuwise.workload.capture.record.recompute import recomputed
 
 MB = 2**20

@@ -17,7 +17,7 @@ from gpuwise.plan.own.fit import fit_step, source_of
 from gpuwise.plan.own.plan import plan_step
 from gpuwise.plan.step.time_parts import by_module, general_path, main_dtype, mfu
 from gpuwise.predict.step.sharding_time import gradient_bytes
-from gpuwise.workload.capture.record.capture import Capture, Category, Parameter, Settings, Signature, StepSpan, TensorSpec
+from gpuwise.workload.capture.captured import Capture, Category, Parameter, Settings, Signature, StepSpan, TensorSpec
 from gpuwise.workload.changes.change import Change
 from gpuwise.workload.row_codes import Kind, Phase
 

@@ -19,7 +19,7 @@ from gpuwise.predict.kernels.gemm.fp32 import linear_time
 from gpuwise.predict.kernels.gemm.product import gemm_time
 from gpuwise.predict.kernels.registry import kernel_times
 from gpuwise.predict.step.capture_time import captured_time
-from gpuwise.workload.capture.record.capture import Capture, Settings, Signature, StepSpan, TensorSpec
+from gpuwise.workload.capture.captured import Capture, Settings, Signature, StepSpan, TensorSpec
 from gpuwise.workload.capture.record.rows import rows_of
 from gpuwise.workload.row_codes import Kind
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.facts.hardware.naming import find_accelerator
 from gpuwise.predict.kernels.registry import kernel_times
-from gpuwise.workload.capture.record.capture import Settings, Signature, TensorSpec
+from gpuwise.workload.capture.captured import Settings, Signature, TensorSpec
 from gpuwise.workload.capture.record.rows import rows_of
 from gpuwise.workload.row_codes import Kind
 from gpuwise.workload.step import KERNELS

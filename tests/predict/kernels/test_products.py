@@ -9,7 +9,7 @@ import pytest
 from gpuwise.facts.hardware.naming import find_accelerator
 from gpuwise.predict.kernels.attention.fused import attention_decode_time
 from gpuwise.predict.kernels.registry import kernel_times
-from gpuwise.workload.capture.record.capture import Settings, Signature, TensorSpec
+from gpuwise.workload.capture.captured import Settings, Signature, TensorSpec
 from gpuwise.workload.capture.record.rows import rows_of
 from gpuwise.workload.row_codes import Kind
 

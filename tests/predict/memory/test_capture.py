@@ -15,7 +15,7 @@ from gpuwise.facts.hardware.naming import find_accelerator
 from gpuwise.predict.memory.capture import captured_memory, place_of
 from gpuwise.predict.memory.device import usable_bytes
 from gpuwise.units import GIB, MIB
-from gpuwise.workload.capture.record.capture import Capture, Category, Settings, Signature, StepSpan, TensorSpec
+from gpuwise.workload.capture.captured import Capture, Category, Settings, Signature, StepSpan, TensorSpec
 from gpuwise.workload.row_codes import Kind, Phase
 
 CARD = find_accelerator("A100 40GB SXM")

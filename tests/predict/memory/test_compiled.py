@@ -12,7 +12,7 @@ from gpuwise.facts.hardware.naming import find_accelerator  # noqa: E402
 from gpuwise.predict.memory.capture import captured_memory  # noqa: E402
 from gpuwise.predict.memory.compiled import compiled_capture  # noqa: E402
 from gpuwise.units import MIB  # noqa: E402
-from gpuwise.workload.capture.record.capture import Capture, Category  # noqa: E402
+from gpuwise.workload.capture.captured import Capture, Category  # noqa: E402
 
 CARD = find_accelerator("A100-SXM-80GB")
 ROWS, WIDTH, CLASSES = 4096, 1024, 16384

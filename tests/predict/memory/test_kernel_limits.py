@@ -10,7 +10,7 @@ import pytest
 from gpuwise.facts.hardware.naming import find_accelerator
 from gpuwise.predict.memory.capture import captured_memory
 from gpuwise.predict.memory.kernel_limits import MOST_BLOCKS, kernel_failures
-from gpuwise.workload.capture.record.capture import Capture, Category, Settings, Signature, StepSpan, TensorSpec
+from gpuwise.workload.capture.captured import Capture, Category, Settings, Signature, StepSpan, TensorSpec
 from gpuwise.workload.eager.tape import spec
 from gpuwise.workload.row_codes import Kind
 

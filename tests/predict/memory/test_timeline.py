@@ -9,7 +9,7 @@ from gpuwise.predict.memory.snapshot.reader import parse_snapshot
 from gpuwise.predict.memory.snapshot.replay import replay
 from gpuwise.predict.memory.snapshot.writer import frames_of, line_frame, snapshot_document
 from gpuwise.predict.memory.timeline import memory_timeline, snapshot_timeline
-from gpuwise.workload.capture.record.capture import Capture, Category, Settings, Signature, StepSpan
+from gpuwise.workload.capture.captured import Capture, Category, Settings, Signature, StepSpan
 from gpuwise.workload.row_codes import Kind, Phase
 
 MIB = 1 << 20

@@ -15,7 +15,7 @@ from gpuwise.predict.memory.workspaces import cublas_bytes, cublaslt_bytes, envi
 from gpuwise.predict.memory.workspaces_attention import split_count
 from gpuwise.predict.memory.workspaces_convolution import search_bytes, shares
 from gpuwise.predict.memory.workspaces_kernels import KernelEnvironment, is_channels_last, is_contiguous
-from gpuwise.workload.capture.record.capture import Capture, Category, Settings, Signature, StepSpan, TensorSpec
+from gpuwise.workload.capture.captured import Capture, Category, Settings, Signature, StepSpan, TensorSpec
 from gpuwise.workload.row_codes import Kind
 
 A100 = KernelEnvironment((8, 0), 108, (2, 6))

@@ -14,7 +14,7 @@ from gpuwise.predict.memory import workspaces_convolution
 from gpuwise.predict.memory.workspaces import hidden_bytes, with_workspaces
 from gpuwise.predict.memory.workspaces_convolution import columns_bytes, search_bytes
 from gpuwise.predict.memory.workspaces_kernels import KernelEnvironment
-from gpuwise.workload.capture.record.capture import Capture, Category, Settings, Signature, StepSpan, TensorSpec
+from gpuwise.workload.capture.captured import Capture, Category, Settings, Signature, StepSpan, TensorSpec
 from gpuwise.workload.row_codes import Kind
 
 A100 = KernelEnvironment((8, 0), 108, (2, 4), cudnn_benchmark=True)

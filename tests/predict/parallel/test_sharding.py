@@ -17,7 +17,7 @@ from gpuwise.predict.parallel.overlap import exposed_after
 from gpuwise.predict.parallel.sharding import Sharding, sharded
 from gpuwise.predict.stack_costs import find_stack_costs
 from gpuwise.predict.step.sharding_time import STACK, sharded_step_time
-from gpuwise.workload.capture.record.capture import Capture, Category
+from gpuwise.workload.capture.captured import Capture, Category
 from gpuwise.workload.row_codes import Phase
 
 ROWS = 48

@@ -19,7 +19,7 @@ from gpuwise.predict.step.bounds import Bound
 from gpuwise.predict.step.capture_time import Calibration, captured_time
 from gpuwise.predict.step.host_time import HostSpeed, host_log_sigma, host_scale
 from gpuwise.predict.step.timeline import BLOCKING, SYNC, WAIT, timeline
-from gpuwise.workload.capture.record.capture import OpFlag, Settings
+from gpuwise.workload.capture.captured import OpFlag, Settings
 from gpuwise.workload.capture.record.families import family_of
 from gpuwise.workload.row_codes import Kind, Phase
 from gpuwise.workload.step import FAMILIES

@@ -9,7 +9,7 @@ from tests.predict.captures import capture, convolution, matmul, op, pointwise, 
 
 from gpuwise.facts.hardware.naming import find_accelerator
 from gpuwise.predict.step.capture_time import captured_time
-from gpuwise.workload.capture.record.capture import OpFlag, Settings
+from gpuwise.workload.capture.captured import OpFlag, Settings
 from gpuwise.workload.row_codes import Phase
 
 A100 = find_accelerator("A100 SXM 80GB")

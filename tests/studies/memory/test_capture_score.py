@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gpuwise.workload.capture.record.capture import Capture
+from gpuwise.workload.capture.captured import Capture
 from studies.memory import capture_jobs as captured_memory_jobs
 from studies.memory import capture_score as captured_memory
 from studies.memory.capture_rows import GPUMEMNET, MemoryJob, family_of, read_jobs

@@ -9,7 +9,7 @@ pytest.importorskip("torch")
 import torch
 
 from gpuwise.workload.capture.api import capture
-from gpuwise.workload.capture.record.capture import OpFlag
+from gpuwise.workload.capture.captured import OpFlag
 from gpuwise.workload.row_codes import Phase
 from studies.networks import support as zoo_support
 

@@ -17,7 +17,7 @@ pytest.importorskip("torch")
 
 import torch
 
-from gpuwise.workload.capture.record.capture import Capture
+from gpuwise.workload.capture.captured import Capture
 from gpuwise.workload.capture.target import find_target
 
 TRAINING = """

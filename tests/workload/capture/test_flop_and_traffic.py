@@ -13,9 +13,9 @@ torch = pytest.importorskip("torch")
 
 import gpuwise  # noqa: E402
 from gpuwise.workload.attention_flop import attention_pairs  # noqa: E402
+from gpuwise.workload.capture.captured import Signature, TensorSpec  # noqa: E402
 from gpuwise.workload.capture.ops.flop import pairs_seen  # noqa: E402
 from gpuwise.workload.capture.ops.traffic import BLOCKS, CHUNK, TENSORS_BY_DEPTH, extent_bytes, launches  # noqa: E402
-from gpuwise.workload.capture.record.capture import Signature, TensorSpec  # noqa: E402
 from gpuwise.workload.capture.record.signatures import Signatures, dtype_name, spec_of  # noqa: E402
 from gpuwise.workload.row_codes import Kind  # noqa: E402
 

@@ -9,7 +9,7 @@ torch = pytest.importorskip("torch")
 import torch.nn.functional as F  # noqa: E402
 from torch import nn  # noqa: E402
 
-from gpuwise.workload.capture.device.accelerator import FakeAccelerator  # noqa: E402
+from gpuwise.workload.capture.accelerator import FakeAccelerator  # noqa: E402
 from gpuwise.workload.capture.device.observer import NullObserver  # noqa: E402
 
 HALF, BF16, FULL = torch.float16, torch.bfloat16, torch.float32
@@ -231,7 +231,7 @@ def test_optimizers_take_many_tensors_at_once():
 
 
 def test_compiled_regions_are_marked_and_their_backward_too():
-    from gpuwise.workload.capture.record.capture import OpFlag
+    from gpuwise.workload.capture.captured import OpFlag
 
     def program():
         inner, outer = nn.Linear(8, 8).cuda(), nn.Linear(8, 8).cuda()
@@ -249,7 +249,7 @@ def test_compiled_regions_are_marked_and_their_backward_too():
 def test_checkpointed_regions_are_marked(reentrant):
     from torch.utils.checkpoint import checkpoint
 
-    from gpuwise.workload.capture.record.capture import OpFlag
+    from gpuwise.workload.capture.captured import OpFlag
 
     def program():
         m = nn.Sequential(nn.Linear(8, 8), nn.GELU()).cuda()

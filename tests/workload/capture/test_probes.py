@@ -12,7 +12,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from gpuwise.workload.capture.device.accelerator import FakeAccelerator  # noqa: E402
+from gpuwise.workload.capture.accelerator import FakeAccelerator  # noqa: E402
 from gpuwise.workload.capture.device.ledger import inside  # noqa: E402
 
 

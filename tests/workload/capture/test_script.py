@@ -13,8 +13,8 @@ pytest.importorskip("torch")
 import gpuwise
 from gpuwise.facts.hardware.naming import find_cluster
 from gpuwise.plan.own.fit import fit_step
+from gpuwise.workload.capture.captured import Capture
 from gpuwise.workload.capture.errors import UserCodeError
-from gpuwise.workload.capture.record.capture import Capture
 from gpuwise.workload.capture.target import find_target
 
 HEAD = """

@@ -12,7 +12,7 @@ pytest.importorskip("torch")
 
 import torch
 
-from gpuwise.workload.capture.device.accelerator import FakeAccelerator
+from gpuwise.workload.capture.accelerator import FakeAccelerator
 
 
 def test_types_name_a_format_and_a_device() -> None:

@@ -10,7 +10,7 @@ from gpuwise.errors import InputError
 
 pytest.importorskip("torch")
 
-from gpuwise.workload.capture.record.capture import Capture, Category
+from gpuwise.workload.capture.captured import Capture, Category
 from gpuwise.workload.capture.target import find_target
 
 BUILT = """

@@ -10,7 +10,7 @@ import pytest
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.facts.models.catalogue import find_model
 from gpuwise.workload.blocks.point import Point
-from gpuwise.workload.capture.record.capture import Capture
+from gpuwise.workload.capture.captured import Capture
 from gpuwise.workload.stacks.stack import find_stack
 from gpuwise.workload.transformer import whole_step as writer
 from gpuwise.workload.transformer.repetition import Period, period_of

@@ -11,7 +11,7 @@ from gpuwise.facts.models.architecture import Architecture
 from gpuwise.facts.models.catalogue import find_model
 from gpuwise.workload.adapters import DEFAULT_TARGETS
 from gpuwise.workload.blocks.point import NF4_BYTES_PER_PARAMETER, Point
-from gpuwise.workload.capture.record.capture import Capture, Category
+from gpuwise.workload.capture.captured import Capture, Category
 from gpuwise.workload.eager.tape import Tape, spec
 from gpuwise.workload.row_codes import Phase
 from gpuwise.workload.stacks.stack import find_stack

@@ -13,7 +13,7 @@ from typing import Any
 from gpuwise.cli.step.options import OwnCode
 from gpuwise.errors import InputError, require
 from gpuwise.plan.step.estimates import StepEstimate
-from gpuwise.workload.capture.record.capture import Capture
+from gpuwise.workload.capture.captured import Capture
 from gpuwise.workload.row_codes import Phase
 
 

@@ -17,7 +17,7 @@ from gpuwise.plan.changes.trial import StepRemedy
 from gpuwise.plan.step.estimates import StepEstimate
 from gpuwise.predict.memory.capture import place_of
 from gpuwise.units import format_bytes, format_count, format_duration, format_usd
-from gpuwise.workload.capture.record.capture import Capture
+from gpuwise.workload.capture.captured import Capture
 from gpuwise.workload.changes.registry import SAME
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gpuwise.predict.memory.capture import LiveStorage, Place
 from gpuwise.predict.memory.timeline import CATEGORY_WORDS
-from gpuwise.workload.capture.record.capture import Capture, Category
+from gpuwise.workload.capture.captured import Capture, Category
 
 
 def category_words(category: Category) -> str:

@@ -15,7 +15,7 @@ from typing import Generic, Protocol, TypeVar
 
 from gpuwise.errors import UnpredictableError
 from gpuwise.predict.estimate import Estimate
-from gpuwise.workload.capture.record.capture import Capture
+from gpuwise.workload.capture.captured import Capture
 from gpuwise.workload.capture.record.sweep import Sweep, differences, sweep_of
 
 MOST_CAPTURES = 4

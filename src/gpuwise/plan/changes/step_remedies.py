@@ -20,7 +20,7 @@ from gpuwise.plan.checkpointing.selection import select_checkpoints
 from gpuwise.plan.step.estimates import StepEstimate
 from gpuwise.plan.step.source import Source, capability_of
 from gpuwise.plan.step.time_parts import op_seconds
-from gpuwise.workload.capture.record.capture import Capture, Category, OpFlag
+from gpuwise.workload.capture.captured import Capture, Category, OpFlag
 from gpuwise.workload.changes.change import Change, Sites
 from gpuwise.workload.changes.registry import KINDS, SAME, clash
 from gpuwise.workload.changes.strategy import LORA_RANK

@@ -9,7 +9,7 @@ from gpuwise.plan.changes.step_remedies import Changes, half_precision
 from gpuwise.plan.changes.trial import StepRemedy, Trial
 from gpuwise.plan.step.estimates import StepEstimate
 from gpuwise.plan.step.source import Source, capability_of
-from gpuwise.workload.capture.record.capture import Capture
+from gpuwise.workload.capture.captured import Capture
 from gpuwise.workload.changes.change import Change, Sites
 
 WORTH_SPEED = 0.01

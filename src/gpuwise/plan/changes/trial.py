@@ -10,7 +10,7 @@ from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.plan.changes.remedy import Remedy, remedy_of
 from gpuwise.plan.step.estimates import StepEstimate, measure, with_host_optimizer
 from gpuwise.plan.step.source import Source
-from gpuwise.workload.capture.record.capture import Capture
+from gpuwise.workload.capture.captured import Capture
 from gpuwise.workload.changes.change import Change, Sites
 from gpuwise.workload.changes.diff import snippet
 from gpuwise.workload.changes.registry import kind_of, label

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from gpuwise.errors import InputError, UnpredictableError
 from gpuwise.plan.checkpointing.solve import Choice, Position, Solution, smallest_target, solve
+from gpuwise.workload.capture.captured import Capture, OpFlag
 from gpuwise.workload.capture.record.blocks import Lives, ModuleTree, Pass, Segment, backward_of, module_mask, passes, runs, units
-from gpuwise.workload.capture.record.capture import Capture, OpFlag
 from gpuwise.workload.capture.record.recompute import recomputed
 
 F64 = NDArray[np.float64]

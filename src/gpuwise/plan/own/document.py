@@ -12,7 +12,7 @@ from gpuwise.plan.step.time_parts import by_module, is_host_bound, mfu
 from gpuwise.predict.memory.capture import CapturedMemory, Place, place_of
 from gpuwise.predict.memory.timeline import CATEGORY_WORDS, MemoryTimeline, memory_timeline, thin
 from gpuwise.predict.step.capture_time import CapturedTime
-from gpuwise.workload.capture.record.capture import Capture
+from gpuwise.workload.capture.captured import Capture
 
 MOST_MODULES = 50
 TIMELINE_POINTS = 120

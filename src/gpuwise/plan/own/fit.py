@@ -21,8 +21,8 @@ from gpuwise.plan.changes.trial import Trial
 from gpuwise.plan.larger import larger_hardware
 from gpuwise.plan.step.estimates import StepEstimate, measure
 from gpuwise.plan.step.source import PRECISIONS, Source
+from gpuwise.workload.capture.captured import Capture
 from gpuwise.workload.capture.heap import frozen_heap
-from gpuwise.workload.capture.record.capture import Capture
 from gpuwise.workload.changes.change import Change, Sites
 from gpuwise.workload.changes.registry import Why, clash, kind_of, label
 

@@ -20,8 +20,8 @@ from gpuwise.plan.step.estimates import StepEstimate, measure
 from gpuwise.plan.step.scaling import scaling_of
 from gpuwise.plan.step.source import capability_of
 from gpuwise.predict.estimate import Estimate
+from gpuwise.workload.capture.captured import Capture
 from gpuwise.workload.capture.heap import frozen_heap
-from gpuwise.workload.capture.record.capture import Capture
 
 REFERENCE_CARD = "a100-sxm-80gb"
 """The card a step is captured for when none is named: every fused kernel of PyTorch runs on its generation."""

@@ -13,7 +13,7 @@ from gpuwise.predict.memory.capture import CapturedMemory, captured_memory
 from gpuwise.predict.parallel.sharding import Sharding, sharded
 from gpuwise.predict.step.capture_time import CapturedTime, captured_time
 from gpuwise.predict.step.sharding_time import sharded_step_time
-from gpuwise.workload.capture.record.capture import Capture
+from gpuwise.workload.capture.captured import Capture
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from gpuwise.plan.step.time_parts import op_seconds
 from gpuwise.predict.estimate import Estimate
 from gpuwise.predict.parallel.sharding import ShardedCapture, Sharding, sharded
 from gpuwise.predict.step.sharding_time import gradient_bytes, replicas_exposed_s, sharded_step_time
-from gpuwise.workload.capture.record.capture import Capture
+from gpuwise.workload.capture.captured import Capture
 
 COUNTS = (1, 2, 4, 8)
 ONE, DDP, FSDP = "one", "DDP", "FSDP"

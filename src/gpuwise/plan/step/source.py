@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gpuwise.facts.hardware.accelerators import Accelerator
-from gpuwise.workload.capture.record.capture import Capture
+from gpuwise.workload.capture.captured import Capture
 from gpuwise.workload.changes.change import Change, Sites
 
 PRECISIONS: Mapping[str, tuple[Change, ...]] = {

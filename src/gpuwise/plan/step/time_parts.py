@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.predict.step.capture_time import CapturedTime
-from gpuwise.workload.capture.record.capture import Capture
+from gpuwise.workload.capture.captured import Capture
 from gpuwise.workload.capture.record.table import row_dtype
 from gpuwise.workload.row_codes import Kind, Phase
 

@@ -13,7 +13,7 @@ from gpuwise.predict.comm.collectives import OPS, collective_time
 from gpuwise.predict.comm.groups import neighbours
 from gpuwise.predict.estimate import Basis, weakest
 from gpuwise.predict.kernels.kernel_time import KernelTime
-from gpuwise.workload.capture.record.capture import Signature
+from gpuwise.workload.capture.captured import Signature
 
 _RATE = 10e9
 _SIGMA = 0.8

@@ -31,7 +31,7 @@ from gpuwise.predict.memory.context import Loading, communicators_estimate, proc
 from gpuwise.predict.memory.device import usable_bytes
 from gpuwise.predict.memory.kernel_limits import KernelFailure, kernel_failures
 from gpuwise.predict.memory.workspaces import Events, with_workspaces, workspace_sizes
-from gpuwise.workload.capture.record.capture import Capture, Category
+from gpuwise.workload.capture.captured import Capture, Category
 from gpuwise.workload.row_codes import Phase
 
 Step = Literal["worst", "first", "steady"]

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from gpuwise.workload.capture.record.capture import Capture, Category, OpFlag, StepSpan
+from gpuwise.workload.capture.captured import Capture, Category, OpFlag, StepSpan
 from gpuwise.workload.capture.record.edit import Editor, lifetimes
 from gpuwise.workload.capture.record.families import family_of
 from gpuwise.workload.row_codes import Phase

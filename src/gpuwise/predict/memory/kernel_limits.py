@@ -16,7 +16,7 @@ from gpuwise.predict.memory.library_workspaces import Version, version_of
 from gpuwise.predict.memory.workspaces import base_name, environment_of
 from gpuwise.predict.memory.workspaces_convolution import is_contiguous_too, is_depthwise, takes_depthwise
 from gpuwise.predict.memory.workspaces_kernels import KernelEnvironment, is_channels_last
-from gpuwise.workload.capture.record.capture import Capture, Signature, TensorSpec
+from gpuwise.workload.capture.captured import Capture, Signature, TensorSpec
 
 MOST_ELEMENTS = 2**31 - 1
 MOST_BLOCKS = 65535

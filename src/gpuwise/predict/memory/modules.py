@@ -13,7 +13,7 @@ from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.predict.memory.capture import CapturedMemory, Replayed, captured_memory
 from gpuwise.workload.blocks.point import Point
-from gpuwise.workload.capture.record.capture import Capture, Category
+from gpuwise.workload.capture.captured import Capture, Category
 from gpuwise.workload.optimizer import PAGED, autocasts
 from gpuwise.workload.strategy import Strategy
 from gpuwise.workload.transformer.eager import describes

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from gpuwise.errors import InputError
 from gpuwise.predict.memory.allocator.simulation import AllocatorRun, simulate_capture
 from gpuwise.predict.memory.snapshot.replay import Replay
-from gpuwise.workload.capture.record.capture import Capture, Category
+from gpuwise.workload.capture.captured import Capture, Category
 from gpuwise.workload.row_codes import Phase
 
 I64 = NDArray[np.int64]

@@ -19,7 +19,7 @@ from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.predict.memory import workspaces_attention, workspaces_convolution, workspaces_kernels
 from gpuwise.predict.memory.library_workspaces import cublas_workspace_bytes, version_of, workspace_tables
 from gpuwise.predict.memory.workspaces_kernels import KernelEnvironment
-from gpuwise.workload.capture.record.capture import Capture, Category, Signature
+from gpuwise.workload.capture.captured import Capture, Category, Signature
 
 I64 = NDArray[np.int64]
 Rule = Callable[[Signature, KernelEnvironment], tuple[int, ...]]

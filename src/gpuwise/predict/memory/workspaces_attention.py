@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable
 
 from gpuwise.predict.memory.workspaces_kernels import KernelEnvironment, is_contiguous, item_bytes, tensor_bytes
-from gpuwise.workload.capture.record.capture import Signature, TensorSpec
+from gpuwise.workload.capture.captured import Signature, TensorSpec
 
 
 def _up(value: int, multiple: int) -> int:

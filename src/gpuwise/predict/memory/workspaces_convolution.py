@@ -20,7 +20,7 @@ from typing import cast
 
 from gpuwise.predict.coefficients import load_json
 from gpuwise.predict.memory.workspaces_kernels import KernelEnvironment, is_channels_last, is_dense, item_bytes, tensor_bytes
-from gpuwise.workload.capture.record.capture import Signature, TensorSpec
+from gpuwise.workload.capture.captured import Signature, TensorSpec
 
 
 @cache

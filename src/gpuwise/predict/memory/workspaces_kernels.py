@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from gpuwise.dtypes import TENSOR_BYTES
 from gpuwise.errors import InputError
 from gpuwise.predict.memory.library_workspaces import Version
-from gpuwise.workload.capture.record.capture import Signature, TensorSpec
+from gpuwise.workload.capture.captured import Signature, TensorSpec
 
 
 @dataclass(frozen=True, slots=True)

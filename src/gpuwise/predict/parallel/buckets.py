@@ -17,8 +17,8 @@ from gpuwise.predict.parallel.sharding_parts import (
     collective_signature,
     shard_bytes,
 )
+from gpuwise.workload.capture.captured import Capture, Category, Parameter, StepSpan
 from gpuwise.workload.capture.record.blocks import Lives, Pass, passes
-from gpuwise.workload.capture.record.capture import Capture, Category, Parameter, StepSpan
 from gpuwise.workload.capture.record.edit import Editor
 from gpuwise.workload.row_codes import Phase
 

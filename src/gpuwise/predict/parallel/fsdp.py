@@ -26,8 +26,8 @@ from gpuwise.predict.parallel.sharding_parts import (
     move_signature,
     shard_bytes,
 )
+from gpuwise.workload.capture.captured import Category
 from gpuwise.workload.capture.record.blocks import Lives, ModuleTree, Pass, backward_of, module_mask, passes, segments
-from gpuwise.workload.capture.record.capture import Category
 from gpuwise.workload.capture.record.edit import EARLY, Editor
 from gpuwise.workload.row_codes import Phase
 

@@ -38,8 +38,8 @@ from gpuwise.predict.parallel.sharding_parts import (
     transfer_of,
     units_of,
 )
+from gpuwise.workload.capture.captured import I64, Capture, Category
 from gpuwise.workload.capture.record.blocks import passes
-from gpuwise.workload.capture.record.capture import I64, Capture, Category
 from gpuwise.workload.capture.record.edit import Editor
 from gpuwise.workload.row_codes import Phase
 

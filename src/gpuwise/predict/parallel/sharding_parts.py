@@ -8,8 +8,8 @@ from typing import Literal
 
 from gpuwise.dtypes import TENSOR_BYTES
 from gpuwise.errors import InputError
+from gpuwise.workload.capture.captured import Capture, Parameter, Signature
 from gpuwise.workload.capture.record.blocks import blocks
-from gpuwise.workload.capture.record.capture import Capture, Parameter, Signature
 from gpuwise.workload.capture.record.edit import Editor
 from gpuwise.workload.row_codes import Kind
 from gpuwise.workload.strategy import SHARDINGS

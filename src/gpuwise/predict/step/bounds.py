@@ -8,7 +8,7 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuwise.workload.capture.record.capture import Capture, Signature
+from gpuwise.workload.capture.captured import Capture, Signature
 from gpuwise.workload.capture.record.families import short_name
 from gpuwise.workload.step import FAMILIES
 

@@ -36,7 +36,7 @@ from gpuwise.predict.memory.library_workspaces import version_of
 from gpuwise.predict.step.bounds import Bound, CostlyOp, costly_ops, follows_clock
 from gpuwise.predict.step.host_time import HostSpeed, gap_seconds, host_log_sigma, host_scale, host_seconds
 from gpuwise.predict.step.timeline import BLOCKING, SYNC, WAIT, timeline
-from gpuwise.workload.capture.record.capture import Capture, OpFlag, Settings, Signature
+from gpuwise.workload.capture.captured import Capture, OpFlag, Settings, Signature
 from gpuwise.workload.capture.record.families import short_name
 from gpuwise.workload.capture.record.rows import rows_of
 from gpuwise.workload.row_codes import Phase

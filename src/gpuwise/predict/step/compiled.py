@@ -25,7 +25,7 @@ from gpuwise.predict.coefficients import load_json
 from gpuwise.predict.kernels.conditions import Conditions
 from gpuwise.predict.kernels.registry import kernel_times
 from gpuwise.predict.step.host_time import host_scale
-from gpuwise.workload.capture.record.capture import Capture, OpFlag, Signature, TensorSpec
+from gpuwise.workload.capture.captured import Capture, OpFlag, Signature, TensorSpec
 from gpuwise.workload.capture.record.families import elements, largest, normalised_row, short_name, whole_numbers
 from gpuwise.workload.row_codes import Kind, Phase
 from gpuwise.workload.step import FAMILIES, OpTableBuilder

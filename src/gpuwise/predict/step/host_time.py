@@ -28,7 +28,7 @@ from gpuwise.predict.coefficients import load_json
 from gpuwise.predict.kernels.accelerator_factors import factor_key
 from gpuwise.predict.kernels.corrections import corrected
 from gpuwise.predict.kernels.kernel_time import KernelTime
-from gpuwise.workload.capture.record.capture import Capture, OpFlag, Signature
+from gpuwise.workload.capture.captured import Capture, OpFlag, Signature
 from gpuwise.workload.capture.record.families import family_of, short_name
 from gpuwise.workload.row_codes import Kind, Phase
 

@@ -26,7 +26,7 @@ from gpuwise.predict.step.capture_time import step_rows, times_of
 from gpuwise.predict.step.compiled import compile_step
 from gpuwise.predict.step.host_time import gap_seconds, host_scale, host_seconds
 from gpuwise.workload.blocks.point import Point
-from gpuwise.workload.capture.record.capture import Settings, Signature, TensorSpec
+from gpuwise.workload.capture.captured import Settings, Signature, TensorSpec
 from gpuwise.workload.optimizer import update_traffic_bytes
 from gpuwise.workload.row_codes import Kind, Phase
 from gpuwise.workload.stacks.stack import find_stack

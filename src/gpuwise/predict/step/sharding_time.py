@@ -24,7 +24,7 @@ from gpuwise.predict.parallel.overlap import exposed_once, gathered_passes
 from gpuwise.predict.parallel.sharding import ShardedCapture, Transfer
 from gpuwise.predict.stack_costs import find_stack_costs
 from gpuwise.predict.step.times import host_bytes_per_s, host_update_bytes_per_s
-from gpuwise.workload.capture.record.capture import Capture
+from gpuwise.workload.capture.captured import Capture
 from gpuwise.workload.row_codes import Kind, Phase
 
 F64 = NDArray[np.float64]

@@ -19,9 +19,9 @@ import torch.utils.checkpoint
 from torch import Tensor
 
 from gpuwise.train.ticks import Tick, boundary, steps_of
+from gpuwise.workload.capture.captured import TensorSpec
 from gpuwise.workload.capture.device.mode import PlainMode, dispatches_itself
 from gpuwise.workload.capture.ops.flop import RULES, flop_of
-from gpuwise.workload.capture.record.capture import TensorSpec
 from gpuwise.workload.capture.record.signatures import Overload, spec_of
 
 AFTER_STEPS = 3

@@ -16,7 +16,7 @@ from gpuwise.predict.step.capture_time import times_of
 from gpuwise.train.profile.products import Product
 from gpuwise.train.profile.profile_data import ProfileData
 from gpuwise.train.profile.trace_ops import BACKWARD_ATTENTION, trace_ops_of
-from gpuwise.workload.capture.record.capture import Settings, Signature
+from gpuwise.workload.capture.captured import Settings, Signature
 from gpuwise.workload.capture.record.rows import convolution_row
 from gpuwise.workload.capture.record.table import row_dtype, row_shape
 from gpuwise.workload.row_codes import CAUSAL, FILTER_GRADIENT, IMAGE_GRADIENT, Kind

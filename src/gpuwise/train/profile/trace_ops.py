@@ -17,8 +17,8 @@ import numpy as np
 from gpuwise.dtypes import TENSOR_BYTES
 from gpuwise.train.profile.products import DTYPES
 from gpuwise.train.profile.trace import NONE, Detail, Floats, Ints, Trace
+from gpuwise.workload.capture.captured import Signature, TensorSpec
 from gpuwise.workload.capture.ops.flop import flop_of
-from gpuwise.workload.capture.record.capture import Signature, TensorSpec
 from gpuwise.workload.capture.record.families import elements
 from gpuwise.workload.row_codes import Kind
 

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from gpuwise.errors import GpuwiseError, InputError, UnknownNameError
+from gpuwise.workload.capture.captured import Capture
 from gpuwise.workload.capture.errors import require_torch, without_our_frames, without_rule
-from gpuwise.workload.capture.record.capture import Capture
 
 DEVICES = ("cuda", "cpu")
 

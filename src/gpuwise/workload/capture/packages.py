@@ -38,7 +38,7 @@ def vision_operators(folder: Path) -> Iterator[None]:
     if _binary_loads(folder):
         yield
         return
-    from gpuwise.workload.capture.ops import torchvision_ops
+    from gpuwise.workload.capture import torchvision_ops
 
     torchvision_ops.describe()
     yield

@@ -11,9 +11,9 @@ import torch
 
 from gpuwise.errors import InputError
 from gpuwise.workload.capture.api import capture
+from gpuwise.workload.capture.captured import Capture
 from gpuwise.workload.capture.changes.contexts import applied
 from gpuwise.workload.capture.changes.watch import patched
-from gpuwise.workload.capture.record.capture import Capture
 from gpuwise.workload.changes.change import Change, Sites
 
 

@@ -10,13 +10,13 @@ from functools import partial
 from typing import Any
 
 from gpuwise.errors import InputError
+from gpuwise.workload.capture.accelerator import FakeAccelerator
 from gpuwise.workload.capture.build import ItIsAStepError, ModuleOptions, Program, build
-from gpuwise.workload.capture.device.accelerator import FakeAccelerator
+from gpuwise.workload.capture.captured import Capture
 from gpuwise.workload.capture.escapes import no_escapes
 from gpuwise.workload.capture.heap import frozen_heap
 from gpuwise.workload.capture.loop import WARM_UPS, Loop, LoopFoundError, steps_not_trained
 from gpuwise.workload.capture.ops.distributed import load_distributed, process_group
-from gpuwise.workload.capture.record.capture import Capture
 from gpuwise.workload.capture.record.recorder import Recorder
 from gpuwise.workload.capture.surroundings import harmless
 from gpuwise.workload.capture.updates import Updates

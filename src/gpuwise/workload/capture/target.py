@@ -23,7 +23,7 @@ from gpuwise.workload.capture.errors import UserCodeError, last_user_place, requ
 from gpuwise.workload.capture.whole_script import WholeScript
 
 if TYPE_CHECKING:
-    from gpuwise.workload.capture.record.capture import Capture
+    from gpuwise.workload.capture.captured import Capture
 
 DEFAULT_ATTRIBUTE = "make_step"
 BATCH_NAMES = ("batch", "batch_size", "bs", "micro_batch", "micro_batch_size", "batchsize")

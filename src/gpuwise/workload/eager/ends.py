@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpuwise.workload.capture.record.capture import TensorSpec
+from gpuwise.workload.capture.captured import TensorSpec
 from gpuwise.workload.eager.losses import chunked_cross_entropy, cross_entropy
 from gpuwise.workload.eager.modules import Modules, averaged, first_token, flat_rows, looked_up
 from gpuwise.workload.eager.tape import Tape, Value, add, cast, concatenated, each, scaled, spec, summed_to, unary

@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from gpuwise.workload.capture.captured import Capture, Category, OpFlag, Settings, Signature, StepSpan, TensorSpec
 from gpuwise.workload.capture.ops.flop import RULES, flop_of
 from gpuwise.workload.capture.ops.traffic import bytes_of, kernels_of
-from gpuwise.workload.capture.record.capture import Capture, Category, OpFlag, Settings, Signature, StepSpan, TensorSpec
 from gpuwise.workload.row_codes import Kind, Phase
 
 Shape = tuple[int, ...]

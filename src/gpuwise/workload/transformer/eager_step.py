@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.workload.blocks.kinds import layer_kinds
 from gpuwise.workload.blocks.point import Point
-from gpuwise.workload.capture.record.capture import Capture, Settings
+from gpuwise.workload.capture.captured import Capture, Settings
 from gpuwise.workload.eager.tape import Tape
 from gpuwise.workload.transformer.eager import Network
 

@@ -20,7 +20,7 @@ from gpuwise.dtypes import TENSOR_BYTES
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.workload.blocks.kinds import layer_kinds
 from gpuwise.workload.blocks.point import Point
-from gpuwise.workload.capture.record.capture import I64, Capture, Category, OpFlag, Settings, Signature, StepSpan, TensorSpec
+from gpuwise.workload.capture.captured import I64, Capture, Category, OpFlag, Settings, Signature, StepSpan, TensorSpec
 from gpuwise.workload.eager.tape import Mark, Shape, Tape, Value
 from gpuwise.workload.row_codes import Kind, Phase
 from gpuwise.workload.transformer.eager import Network

@@ -17,7 +17,7 @@ if not torch.distributed.is_available():
 from gpuwise.errors import InputError  # noqa: E402
 from gpuwise.predict.parallel.sharding import Sharding, sharded  # noqa: E402
 from gpuwise.workload.capture.api import capture  # noqa: E402
-from gpuwise.workload.capture.record.capture import Capture, Category  # noqa: E402
+from gpuwise.workload.capture.captured import Capture, Category  # noqa: E402
 from gpuwise.workload.row_codes import Kind  # noqa: E402
 
 WIDTH, LAYERS, WORDS = 96, 3, 100

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from tests.workload.layer_captures import Layer, layer_capture
 
 from gpuwise.errors import InputError
+from gpuwise.workload.capture.captured import Capture, Category, Signature
 from gpuwise.workload.capture.record.blocks import ModuleTree, blocks, passes, units
-from gpuwise.workload.capture.record.capture import Capture, Category, Signature
 from gpuwise.workload.capture.record.edit import Editor, lifetimes
 from gpuwise.workload.capture.record.recompute import outermost, recomputed
 from gpuwise.workload.row_codes import Kind, Phase

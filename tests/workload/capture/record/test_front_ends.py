@@ -15,7 +15,7 @@ pytest.importorskip("transformers")
 from gpuwise.facts.models.configs import architecture_from_config  # noqa: E402
 from gpuwise.predict.memory.timeline import memory_timeline  # noqa: E402
 from gpuwise.workload.blocks.point import Point  # noqa: E402
-from gpuwise.workload.capture.record.capture import Capture  # noqa: E402
+from gpuwise.workload.capture.captured import Capture  # noqa: E402
 from gpuwise.workload.row_codes import Phase  # noqa: E402
 from gpuwise.workload.stacks.stack import find_stack  # noqa: E402
 from gpuwise.workload.transformer.parameters import count_parameters  # noqa: E402

@@ -14,7 +14,7 @@ from torch.nn import functional as F  # noqa: E402
 
 import gpuwise  # noqa: E402
 from gpuwise.errors import InputError, UnknownNameError  # noqa: E402
-from gpuwise.workload.capture.record.capture import Capture, Category, OpFlag  # noqa: E402
+from gpuwise.workload.capture.captured import Capture, Category, OpFlag  # noqa: E402
 from gpuwise.workload.capture.record.rows import rows_of  # noqa: E402
 from gpuwise.workload.row_codes import Kind, Phase  # noqa: E402
 from gpuwise.workload.step import OpTable  # noqa: E402

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuwise.errors import UnpredictableError
-from gpuwise.workload.capture.record.capture import Capture, Category, Settings, Signature, StepSpan, TensorSpec
+from gpuwise.workload.capture.captured import Capture, Category, Settings, Signature, StepSpan, TensorSpec
 from gpuwise.workload.capture.record.sweep import differences, sweep_of
 from gpuwise.workload.row_codes import Kind, Phase
 

@@ -27,7 +27,7 @@ from gpuwise.predict.memory.allocator.preset import apply as apply_preset
 from gpuwise.predict.memory.allocator.run import AllocatorRun, Fragmentation, OutOfMemory, Peaks, Segment
 from gpuwise.predict.memory.allocator.settings import SMALL_SIZE, AllocatorSettings
 from gpuwise.units import format_bytes
-from gpuwise.workload.capture.record.capture import Capture
+from gpuwise.workload.capture.captured import Capture
 
 __all__ = [
     "AllocatorRun",

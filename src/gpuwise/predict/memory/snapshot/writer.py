@@ -13,7 +13,7 @@ from gpuwise.files import write_whole
 from gpuwise.predict.memory.allocator.address_space import UNIT
 from gpuwise.predict.memory.allocator.run import AllocatorRun, to_address
 from gpuwise.predict.memory.allocator.settings import AllocatorSettings
-from gpuwise.workload.capture.record.capture import Capture
+from gpuwise.workload.capture.captured import Capture
 
 SUFFIXES = (".pickle", ".pkl")
 Frame = dict[str, Any]

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 
 class Observer(Protocol):
-    """Listens to a :class:`gpuwise.workload.capture.device.accelerator.FakeAccelerator`; called in program order."""
+    """Listens to a :class:`gpuwise.workload.capture.accelerator.FakeAccelerator`; called in program order."""
 
     def operation(self, func: Any, args: Any, kwargs: Any, result: Any, flags: int) -> None:
         """``func`` (a ``torch._ops.OpOverload``) has returned ``result``; ``flags`` are ``OpFlag`` bits.

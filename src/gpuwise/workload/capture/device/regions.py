@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from gpuwise.workload.capture.record.capture import OpFlag
+from gpuwise.workload.capture.captured import OpFlag
 
 _COMPILED, _CHECKPOINTED, _ENTRY = int(OpFlag.COMPILED), int(OpFlag.CHECKPOINTED), int(OpFlag.ENTRY)
 _sequence = torch._C._autograd._get_sequence_nr

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gpuwise.workload.capture.ops.laws import INDICES, RULES, UNKNOWN_SHARE, Call, Law, balanced, laws_of
+from gpuwise.workload.capture.device.laws import INDICES, RULES, UNKNOWN_SHARE, Call, Law, balanced, laws_of
 
 KNOWN_LIMIT = 64
 """Elements up to which values are kept."""

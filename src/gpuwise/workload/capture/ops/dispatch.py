@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 
 from gpuwise.errors import NoFakeRuleError
+from gpuwise.workload.capture.captured import OpFlag
 from gpuwise.workload.capture.device.ledger import CUDA0, HOST, META, inside
 from gpuwise.workload.capture.device.memo import ARG, DIRECT, MANY, NEW, VALUE, OpInfo, Scan, plan_of
 from gpuwise.workload.capture.device.mode import PlainMode, dispatches_itself
-from gpuwise.workload.capture.record.capture import OpFlag
 
 if TYPE_CHECKING:
     from gpuwise.workload.capture.device.state import DeviceState

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from gpuwise.workload.attention_flop import attention_pairs
-from gpuwise.workload.capture.record.capture import TensorSpec
+from gpuwise.workload.capture.captured import TensorSpec
 
 Call = Mapping[str, Any]
 FlopRule = Callable[[Call, Sequence[TensorSpec]], float]

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from gpuwise.dtypes import TENSOR_BYTES
+from gpuwise.workload.capture.captured import TensorSpec
 from gpuwise.workload.capture.operations import operations
-from gpuwise.workload.capture.record.capture import TensorSpec
 
 Call = Mapping[str, Any]
 

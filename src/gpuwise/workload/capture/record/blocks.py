@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuwise.errors import InputError
-from gpuwise.workload.capture.record.capture import Capture, Category, ModuleCall, StepSpan
+from gpuwise.workload.capture.captured import Capture, Category, ModuleCall, StepSpan
 from gpuwise.workload.capture.record.edit import lifetimes, op_of_event
 from gpuwise.workload.row_codes import Phase
 

@@ -2,7 +2,7 @@
 
 Strategies are transformations of a capture (``recompute`` beside this file, :mod:`gpuwise.predict.parallel.sharding`): they
 collect their changes in an :class:`Editor` and build a new, complete
-:class:`~gpuwise.workload.capture.record.capture.Capture`, which
+:class:`~gpuwise.workload.capture.captured.Capture`, which
 the allocator simulator and the time model read like any other. Positions are those of the capture that was given.
 """
 
@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuwise.errors import InputError
-from gpuwise.workload.capture.record.capture import I64, Capture, Category, Signature, StepSpan
+from gpuwise.workload.capture.captured import I64, Capture, Category, Signature, StepSpan
 
 _FREE, _BORN = -1, 1
 EARLY = -2

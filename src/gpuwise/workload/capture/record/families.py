@@ -15,7 +15,7 @@ from gpuwise.workload.capture.operations import operations
 from gpuwise.workload.row_codes import Kind
 
 if TYPE_CHECKING:
-    from gpuwise.workload.capture.record.capture import Signature, TensorSpec
+    from gpuwise.workload.capture.captured import Signature, TensorSpec
 
 _RESAMPLING = ("upsample", "_upsample", "grid_sampler", "cudnn_grid_sampler", "affine_grid", "interpolate")
 _OPTIMIZER = ("_foreach_", "_fused_ada", "_fused_sgd", "_amp_foreach")

@@ -11,6 +11,7 @@ from collections.abc import Collection
 
 import numpy as np
 
+from gpuwise.workload.capture.captured import I64, Capture, Category, OpFlag
 from gpuwise.workload.capture.record.blocks import (
     Backward,
     Lives,
@@ -22,7 +23,6 @@ from gpuwise.workload.capture.record.blocks import (
     passes,
     segments,
 )
-from gpuwise.workload.capture.record.capture import I64, Capture, Category, OpFlag
 from gpuwise.workload.capture.record.edit import Editor
 from gpuwise.workload.row_codes import Phase
 

@@ -1,5 +1,5 @@
 # pyright: basic, reportPrivateImportUsage=false, reportAttributeAccessIssue=false
-"""Listens to the fake accelerator and writes a :class:`gpuwise.workload.capture.record.capture.Capture`."""
+"""Listens to the fake accelerator and writes a :class:`gpuwise.workload.capture.captured.Capture`."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from torch.optim import optimizer as torch_optimizer
 
+from gpuwise.workload.capture.captured import Capture, Category, Finding, ModuleCall, OpFlag, Parameter, Settings, StepSpan
 from gpuwise.workload.capture.ops.nested import tensors_in
-from gpuwise.workload.capture.record.capture import Capture, Category, Finding, ModuleCall, OpFlag, Parameter, Settings, StepSpan
 from gpuwise.workload.capture.record.lines import ENGINE, GRADIENT_ROOT, OPTIMIZER, Lines
 from gpuwise.workload.capture.record.modules import Modules
 from gpuwise.workload.capture.record.settings import settings_now

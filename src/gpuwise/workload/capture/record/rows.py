@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from gpuwise.dtypes import TENSOR_BYTES
-from gpuwise.workload.capture.record.capture import Settings, Signature
+from gpuwise.workload.capture.captured import Settings, Signature
 from gpuwise.workload.capture.record.families import (
     broadcasts,
     changes_layout,

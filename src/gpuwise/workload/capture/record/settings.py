@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from gpuwise.workload.capture.record.capture import Settings, Signature
+from gpuwise.workload.capture.captured import Settings, Signature
 from gpuwise.workload.row_codes import Kind
 
 

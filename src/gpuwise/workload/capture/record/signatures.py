@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gpuwise.workload.capture.captured import Signature, TensorSpec
 from gpuwise.workload.capture.ops.flop import RULES, flop_of
 from gpuwise.workload.capture.ops.traffic import NO_KERNEL, bytes_of, kernels_of
-from gpuwise.workload.capture.record.capture import Signature, TensorSpec
 from gpuwise.workload.row_codes import Kind
 
 DTYPES = {

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import numpy as np
 import torch
 
-from gpuwise.workload.capture.record.capture import Category
+from gpuwise.workload.capture.captured import Category
 from gpuwise.workload.capture.record.signatures import dtype_name
 from gpuwise.workload.row_codes import Phase
 

@@ -20,7 +20,7 @@ from typing import cast
 import numpy as np
 
 from gpuwise.errors import UnpredictableError
-from gpuwise.workload.capture.record.capture import I64, Capture, Signature, TensorSpec
+from gpuwise.workload.capture.captured import I64, Capture, Signature, TensorSpec
 
 DEGREES: Mapping[str, int] = {"batch": 1, "seq": 2}
 """Degree of the polynomials to begin with, along each size that can be swept."""

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Sequence
 
 from gpuwise.dtypes import TENSOR_BYTES
-from gpuwise.workload.capture.record.capture import Signature, TensorSpec
+from gpuwise.workload.capture.captured import Signature, TensorSpec
 from gpuwise.workload.row_codes import CAUSAL, DROPOUT, FUSED_ATTENTION, Kind
 
 

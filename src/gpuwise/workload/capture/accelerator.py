@@ -14,12 +14,12 @@ from typing import Any
 import torch
 
 from gpuwise.errors import InputError
-from gpuwise.workload.capture.device import autocast, compiler_guard, data_dependent, imports, symbols, tensor_api
+from gpuwise.workload.capture.device import autocast, compiler_guard, imports, symbols, tensor_api
 from gpuwise.workload.capture.device import cuda_api as device_api
 from gpuwise.workload.capture.device.ledger import inside
 from gpuwise.workload.capture.device.patching import Patches
 from gpuwise.workload.capture.device.state import DeviceState
-from gpuwise.workload.capture.ops import composites, flexible, regions, tensor_types
+from gpuwise.workload.capture.ops import composites, data_dependent, flexible, regions, tensor_types
 from gpuwise.workload.capture.ops.dispatch import CaptureMode
 
 _active: list[FakeAccelerator] = []

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from gpuwise.workload.capture.captured import OpFlag
+from gpuwise.workload.capture.device.laws import UNKNOWN_SHARE, balanced
 from gpuwise.workload.capture.device.ledger import CUDA0, META
 from gpuwise.workload.capture.device.values import KNOWN_WHOLE_LIMIT, guess
-from gpuwise.workload.capture.ops.laws import UNKNOWN_SHARE, balanced
-from gpuwise.workload.capture.record.capture import OpFlag
 
 if TYPE_CHECKING:
     from gpuwise.workload.capture.device.memo import OpInfo
