@@ -142,7 +142,9 @@ BASES = {
     "fit": ("gpt2", "--on", "a100-sxm-80gb"),
     "pick": ("--for", "infer", "--model", "gpt2"),
     "compare": ("4090", "3090"),
-    "cost": ("--on", "4090", "--hours", "100", "--scenarios", "100"),
+    "cost own": ("--on", "4090", "--hours", "100", "--scenarios", "100"),
+    "cost run": ("gpt2", "--on", "a100-sxm-80gb", "--tokens", "1B"),
+    "cost serve": ("gpt2", "--on", "4090"),
     "prices": ("4090",),
     "gpus": (),
     "models": (),
@@ -185,14 +187,15 @@ STAYS = {
 }
 NUMBERS = (
     "plan --tokens|plan --seq|plan --global-batch|plan --deadline|plan --budget|plan --micro-batch|plan --tp|plan --risk|"
-    "fit --seq|fit --lora-rank|pick --users|pick --budget|pick --context|pick --tokens-per-day|pick --years|cost --peak|"
-    "cost --years|cost --kwh-price|cost --colo|cost --staff|cost --demand-spread|prices --max-price|prices --min-memory"
+    "fit --seq|fit --lora-rank|pick --users|pick --budget|pick --context|pick --tokens-per-day|pick --years|"
+    "cost own --peak|cost own --years|cost own --kwh-price|cost own --colo|cost own --staff|cost own --demand-spread|"
+    "prices --max-price|prices --min-memory"
 )
 """Options whose values are numbers: none of them may be absurd."""
 
 
 def options_of(command: str) -> list[str]:
-    _, out, _ = outcome([command, "--help"])
+    _, out, _ = outcome([*command.split(), "--help"])
     found = set(re.findall(r"(?<![\w-])--[a-z][a-z0-9-]*", "\n".join(line for line in out.split("\n") if line.startswith("│"))))
     return sorted(found - WRITES - STAYS)
 
@@ -206,7 +209,7 @@ def test_every_option_takes_or_refuses_every_value(command: str, first: int, mon
     assert "--json" in options
     for i, option in enumerate(options):
         for value in ABSURD[first + i % 4 :: 8]:
-            words = [command, "--json", *BASES[command], option, value]
+            words = [*command.split(), "--json", *BASES[command], option, value]
             code, out, err = outcome(words)
             if command != "doctor" or err:  # 2 without an error: faults were found
                 assert_mannerly(words, code, out, err)
@@ -216,9 +219,9 @@ def test_every_option_takes_or_refuses_every_value(command: str, first: int, mon
 @pytest.mark.parametrize("value", ["-1", "nan", "inf", "1e300", "9" * 10_000, "x", ""])
 @pytest.mark.parametrize("option", NUMBERS.split("|"))
 def test_no_number_is_absurd(option: str, value: str) -> None:
-    command, name = option.split()
+    command, name = option.rsplit(maxsplit=1)
     extra = ("--lora",) if name == "--lora-rank" else ()
-    code, _, err = outcome([command, *BASES[command], *extra, name, value])
+    code, _, err = outcome([*command.split(), *BASES[command], *extra, name, value])
     assert code == 2 and err.startswith("error: "), err
     assert "negative" in err if value == "-1" else True
 

@@ -83,3 +83,13 @@ def is_catalogues(arch: Architecture) -> bool:
         return find_model(arch.id) == arch
     except InputError:
         return False
+
+
+def tokens_of_samples(model: str, samples: float, tokens: float | None) -> float:
+    """The tokens of so many images. Raises InputError for a model of text, or where both are given."""
+    arch = find_model(model)
+    if tokens is not None:
+        raise InputError("--samples and --tokens are two ways to say how much", hint="leave one out")
+    if arch.patches is None:
+        raise InputError(f"{arch.name} reads text, and --samples counts images", hint="give --tokens")
+    return samples * arch.patches.n_tokens

@@ -149,6 +149,7 @@ QUESTIONS: Mapping[str, Question] = {
             Field("spot", "Can be stopped (spot)", "flag", more=True),
         ),
         needs=("on", "hours"),
+        always=("own",),
     ),
     "capacity": Question(
         "capacity",

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gpuwise.cli.cost.run import cost_run
+from gpuwise.cli.cost.run import run
 from gpuwise.cli.options import LayoutOptions, Training
 from gpuwise.cli.plan.command import plan
 from gpuwise.errors import InputError, UnknownNameError, UnpredictableError
@@ -18,7 +18,7 @@ ASK = {"on": "8xH100-SXM", "tokens": 1e9}
 @pytest.mark.parametrize("width", [80, 120])
 def test_the_answer_comes_first_and_fits(width: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("COLUMNS", str(width))
-    assert cost_run("gpt2", **ASK, country="DE") == 0
+    assert run("gpt2", **ASK, country="DE") == 0
     lines = capsys.readouterr().out.split("\n")
     assert lines[0].startswith("GPT-2") and lines[1].strip().startswith("$") and "CO2e" in "".join(lines[:6])
     assert max(len(line) for line in lines) <= width
@@ -31,7 +31,7 @@ def test_the_answer_comes_first_and_fits(width: int, monkeypatch: pytest.MonkeyP
 
 
 def test_json_is_the_last_line(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cost_run("gpt2", **ASK, country="aws:us-east-1", provider="aws", json=True) == 0
+    assert run("gpt2", **ASK, country="aws:us-east-1", provider="aws", json=True) == 0
     document = json.loads(capsys.readouterr().out.strip().split("\n")[-1])
     assert document["total_usd"]["low"] <= document["total_usd"]["expected"] <= document["total_usd"]["high"]
     assert sum(x["usd"]["expected"] for x in document["bill"]) == pytest.approx(document["total_usd"]["expected"])
@@ -41,8 +41,8 @@ def test_json_is_the_last_line(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_given_figures_replace_the_usual(capsys: pytest.CaptureFixture[str]) -> None:
-    given = {"usd_per_hour": 2.0, "storage_usd_per_gb_month": 0.1, "egress_gb": 0.0, "eval_share": 0.0, "pue": 1.0}
-    assert cost_run("gpt2", **ASK, **given, json=True) == 0
+    given = {"rent_price": 2.0, "storage_price": 0.1, "egress_gb": 0.0, "eval_share": 0.0, "pue": (1.0, 1.0)}
+    assert run("gpt2", **ASK, **given, json=True) == 0
     document = json.loads(capsys.readouterr().out)
     bill = {x["item"]: x["usd"]["expected"] for x in document["bill"]}
     assert bill["evaluation"] == 0 and bill["egress"] == 0 and document["usd_per_gpu_hour"] == 2.0
@@ -58,22 +58,22 @@ def test_the_command_line_takes_what_a_run_has(gpuwise: Callable[..., Any]) -> N
 
 
 def test_spot_says_what_it_blends(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cost_run("gpt2", **ASK, spot=True) == 0
+    assert run("gpt2", **ASK, spot=True) == 0
     assert "with the hours on demand" in " ".join(capsys.readouterr().out.split())
     with pytest.raises(InputError, match="no spot price"):
-        cost_run("gpt2", on="m2-ultra", tokens=1e8, country="SE", spot=True)
+        run("gpt2", on="m2-ultra", tokens=1e8, country="SE", spot=True)
 
 
 def test_ones_own_machine(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cost_run("gpt2", on="m2-ultra", tokens=1e8, country="SE") == 0
+    assert run("gpt2", on="m2-ultra", tokens=1e8, country="SE") == 0
     out = capsys.readouterr().out
     assert "one's own machine" in out and "\n  electricity" in out
     with pytest.raises(UnpredictableError):
-        cost_run("gpt2", on="m2-ultra", tokens=1e8)
+        run("gpt2", on="m2-ultra", tokens=1e8)
 
 
 def test_what_does_not_fit_is_no_bill(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cost_run("llama-3.1-405b", on="1x4090", tokens=1e9) == 1
+    assert run("llama-3.1-405b", on="1x4090", tokens=1e9) == 1
     assert "not fit" in capsys.readouterr().out
 
 
@@ -88,17 +88,17 @@ def test_what_does_not_fit_is_no_bill(capsys: pytest.CaptureFixture[str]) -> Non
         {"country": "Atlantis"},
         {"country": ""},
         {"provider": "nobody"},
-        {"usd_per_hour": 0.0},
-        {"usd_per_hour": -2.0},
-        {"usd_per_hour": math.nan},
-        {"storage_usd_per_gb_month": -0.1},
-        {"storage_usd_per_gb_month": math.nan},
-        {"storage_usd_per_gb_month": 1e9},
+        {"rent_price": 0.0},
+        {"rent_price": -2.0},
+        {"rent_price": math.nan},
+        {"storage_price": -0.1},
+        {"storage_price": math.nan},
+        {"storage_price": 1e9},
         {"egress_gb": -1.0},
         {"eval_share": -1.0},
         {"eval_share": 100.0},
-        {"pue": 0.9},
-        {"pue": 20.0},
+        {"pue": (0.9, 0.9)},
+        {"pue": (20.0, 20.0)},
         {"fixed": LayoutOptions(precision=",")},
         {"training": Training(seq=0)},
         {"training": Training(lora=True), "fixed": LayoutOptions(qlora=True)},
@@ -107,13 +107,13 @@ def test_what_does_not_fit_is_no_bill(capsys: pytest.CaptureFixture[str]) -> Non
 )
 def test_nonsense_is_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(InputError) as caught:
-        cost_run("gpt2", **{**ASK, **wrong})  # type: ignore[arg-type]
+        run("gpt2", **{**ASK, **wrong})  # type: ignore[arg-type]
     assert caught.value.message
 
 
 def test_an_unknown_model() -> None:
     with pytest.raises(UnknownNameError):
-        cost_run("gpt-2000", **ASK)
+        run("gpt-2000", **ASK)
 
 
 @pytest.mark.parametrize("words", [("--simple",), ("--reserved", "1y"), ("--shape", "bursts"), ("--capital", "8%")])
@@ -125,12 +125,12 @@ def test_what_a_bill_would_drop_is_refused(words: tuple[str, ...], gpuwise: Call
 @pytest.mark.parametrize("words", [("--eval-share", "0.1"), ("--precision", "fp8"), ("--egress-gb", "10")])
 def test_what_only_a_run_has_needs_a_model(words: tuple[str, ...], gpuwise: Callable[..., Any]) -> None:
     ran = gpuwise("cost", "--on", "4090", "--hours", "100", *words)
-    assert ran.code == 2 and f"{words[0]} without a model" in ran.err
+    assert ran.code == 2 and f"cost own has no {words[0]}" in ran.err and "gpuwise cost run" in ran.err
 
 
 def test_a_bill_names_the_published_run_as_plan_does_and_what_its_hours_cost(capsys: pytest.CaptureFixture[str]) -> None:
     """TinyLlama: 16 A100 for 90 days, 34,560 hours (github.com/jzhang38/TinyLlama)."""
-    assert cost_run("tinyllama-1.1b", on="16xA100-SXM-40GB", tokens=3e12, usd_per_hour=1.0, json=True) == 0
+    assert run("tinyllama-1.1b", on="16xA100-SXM-40GB", tokens=3e12, rent_price=1.0, json=True) == 0
     bill = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert plan("tinyllama-1.1b", on="16xA100-SXM-40GB", tokens=3e12, json=True) == 0
     planned = json.loads(capsys.readouterr().out.splitlines()[-1])

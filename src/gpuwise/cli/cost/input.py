@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from gpuwise.cli.options import Money, Whole, converter
+from gpuwise.cli.options import Count, Money, Whole, converter
 from gpuwise.errors import InputError
 from gpuwise.units import hint_for, parse_count
 
@@ -124,7 +124,22 @@ Times = Annotated[float, Parameter(converter=converter(_times))]
 
 @Parameter(name="*")
 @dataclass(frozen=True, slots=True)
-class DemandOptions:
+class FutureOptions:
+    """How a demand changes, and how far to look ahead."""
+
+    growth: Annotated[Share, Parameter(metavar="SHARE")] = 0.0
+    """Growth of the demand a year: 50%, -20%."""
+    profile: Annotated[str | None, Parameter(metavar="WEIGHTS")] = None
+    """Twelve weights, one a month: 1,1,1,1,1,2,2,1,1,1,1,1."""
+    demand_spread: Annotated[Spread | None, Parameter(metavar="RANGE")] = None
+    """What will be wanted over what is asked for, as a range: 0.7-1.3; 1 is no doubt."""
+    years: Annotated[Months, Parameter(show_default="3", metavar="YEARS")] = 36
+    """How long to look ahead: 3, 1.5, 18months."""
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, slots=True)
+class DemandOptions(FutureOptions):
     """How many GPU-hours, and when."""
 
     hours: Annotated[Hours | None, Parameter(metavar="HOURS")] = None
@@ -139,29 +154,43 @@ class DemandOptions:
     """Most GPUs at once over the mean."""
     burst_share: Annotated[Share | None, Parameter(metavar="SHARE")] = None
     """Share of the time at the peak."""
-    growth: Annotated[Share, Parameter(metavar="SHARE")] = 0.0
-    """Growth of the demand a year: 50%, -20%."""
-    profile: Annotated[str | None, Parameter(metavar="WEIGHTS")] = None
-    """Twelve weights, one a month: 1,1,1,1,1,2,2,1,1,1,1,1."""
-    demand_spread: Annotated[Spread | None, Parameter(metavar="RANGE")] = None
-    """What will be wanted over what was said, as a range: 0.7-1.3; 1 is no doubt."""
-    years: Annotated[Months, Parameter(show_default="3", metavar="YEARS")] = 36
-    """How long to look ahead: 3, 1.5, 18months."""
 
 
 @Parameter(name="*")
 @dataclass(frozen=True, slots=True)
 class ServingOptions:
-    """With a model: the GPU-hours of the fleet that serves it, as ``gpuwise capacity`` finds it."""
+    """The load whose GPU-hours are those of the fleet that ``gpuwise capacity`` finds."""
 
     rate: Annotated[str | None, Parameter(metavar="RATE")] = None
-    """With a model: requests to serve, 20/s or 1M/day, instead of a training run."""
+    """Requests to serve: 20/s or 1M/day."""
     users: Whole | None = None
-    """With a model: people to serve, instead of a training run."""
+    """People to serve, in place of a rate."""
     workload: Annotated[str | None, Parameter(show_default="chat", metavar="WORKLOAD")] = None
-    """With --rate or --users: chat, code, rag, agent, summarise, reasoning, or in=2000,out=300."""
+    """chat, code, rag, agent, summarise, reasoning, or in=2000,out=300."""
     slo: Annotated[str | None, Parameter(metavar="TARGETS")] = None
-    """With --rate or --users: targets, ttft_p95=1s,itl_p99=50ms."""
+    """Targets of latency: ttft_p95=1s,itl_p99=50ms."""
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, slots=True)
+class DrawnOptions:
+    """The futures that are drawn."""
+
+    scenarios: Annotated[Count, Parameter(show_default="100k")] = 100_000.0
+    """How many futures to draw: 100k."""
+    seed: Annotated[int, Parameter(metavar="N")] = 0
+    """Same seed, same answer."""
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, slots=True)
+class CurrencyOptions:
+    """The currency of amounts."""
+
+    currency: Annotated[str, Parameter(metavar="CODE")] = "USD"
+    """Of the amounts given; anything but USD needs --usd-rate."""
+    usd_rate: Annotated[float | None, Parameter(metavar="USD")] = None
+    """US dollars for one unit of the currency."""
 
 
 @Parameter(name="*")
@@ -225,7 +254,7 @@ def demand_of(usage: DemandOptions) -> Demand:
         what = "the GPU-hours are missing" if not hours else "the GPU-hours are given more than once"
         raise InputError(
             what,
-            hint="for example --hours 10000/month; of one run: gpuwise cost llama-3.1-8b --on 8xH100-SXM --tokens 15B",
+            hint="for example --hours 10000/month; of one run: gpuwise cost run llama-3.1-8b --on 8xH100-SXM --tokens 15B",
         )
     shape = usage.shape or ("steady" if usage.peak in (None, 1.0) else "bursts")
     if shape not in ("steady", "bursts"):
@@ -342,10 +371,9 @@ def footprint(cluster: Cluster, country: str | None) -> tuple[Footprint, PowerPr
     return footprint_of(cluster, grid), None if grid is None else grid.price(sector)
 
 
-def in_dollars(
-    owned: OwningOptions, rented: RentingOptions, currency: str, usd_rate: float | None
-) -> tuple[OwningOptions, RentingOptions]:
+def in_dollars(owned: OwningOptions, rented: RentingOptions, money: CurrencyOptions) -> tuple[OwningOptions, RentingOptions]:
     """Amounts a person gave in another currency as US dollars. Raises InputError without the rate."""
+    currency, usd_rate = money.currency, money.usd_rate
     if currency.upper() == "USD":
         if usd_rate not in (None, 1.0):
             raise InputError("--usd-rate: a US dollar is one US dollar", hint="name the currency with --currency EUR")

@@ -1,25 +1,27 @@
-"""``gpuwise cost MODEL``: the bill of a whole training run."""
+"""``gpuwise cost run``: the bill of a whole training run."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
-from gpuwise.cli.options import LEFT_OPEN, NOTHING_FIXED, LayoutOptions, Training, wishes_of
-from gpuwise.cli.reports import check_reports, write_report
-from gpuwise.cli.step.options import OwnCode
+from cyclopts import Parameter
+
+from gpuwise.cli.cost.input import Share, Span
+from gpuwise.cli.options import LEFT_OPEN, NOTHING_FIXED, Count, LayoutOptions, Money, Training, wishes_of
+from gpuwise.cli.reports import check_reports
+from gpuwise.cli.step.options import OwnCode, is_own_code
 from gpuwise.errors import InputError
 from gpuwise.units import DAY_S, format_count
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
     from gpuwise.facts.grid import Grid
     from gpuwise.facts.hardware.systems import Cluster
     from gpuwise.facts.offers.storage import StoragePrice
     from gpuwise.facts.operations import Site
     from gpuwise.money.cost import Price
-    from gpuwise.money.rent_or_own.comparison import RentOrOwn
     from gpuwise.money.run.changes import Change
     from gpuwise.money.run.cost import Run, RunCost
     from gpuwise.plan.answer import Option, Plan
@@ -27,52 +29,96 @@ if TYPE_CHECKING:
 LONGEST_YEARS, YEAR_S = 100.0, 365.25 * DAY_S
 
 
-def cost_run(
-    model: str,
+def run(
+    model: Annotated[str, Parameter(metavar="MODEL")],
     *,
-    on: str,
-    tokens: float | None = None,
-    samples: float | None = None,
-    batch: str | None = None,
-    country: str | None = None,
-    provider: str | None = None,
-    usd_per_hour: float | None = None,
-    spot: bool = False,
+    on: Annotated[str, Parameter(metavar="GPUS")],
+    tokens: Count | None = None,
+    samples: Count | None = None,
+    batch: Annotated[str | None, Parameter(metavar="SAMPLES")] = None,
+    country: Annotated[str | None, Parameter(metavar="COUNTRY")] = None,
+    rent_price: Money | None = None,
+    provider: Annotated[str | None, Parameter(metavar="NAME")] = None,
+    spot: Annotated[bool, Parameter(negative="")] = False,
+    pue: Annotated[Span | None, Parameter(metavar="RATIO")] = None,
     training: Training = LEFT_OPEN,
     fixed: LayoutOptions = NOTHING_FIXED,
-    storage_usd_per_gb_month: float | None = None,
-    egress_gb: float | None = None,
-    eval_share: float | None = None,
-    pue: float | None = None,
+    storage_price: Annotated[float | None, Parameter(metavar="USD")] = None,
+    egress_gb: Annotated[float | None, Parameter(metavar="GB")] = None,
+    eval_share: Annotated[Share | None, Parameter(metavar="SHARE")] = None,
     html: Path | None = None,
     svg: Path | None = None,
-    json: bool = False,
+    json: Annotated[bool, Parameter(negative="")] = False,
 ) -> int:
-    """The bill of training ``model`` on ``tokens`` tokens, or own code on ``samples``, on ``on``, in money, power and carbon.
+    """The bill of training a model once on --tokens, or own code on --samples: money, power and carbon.
 
-    ``html`` is a file for the page with figures, ``svg`` one for the figures alone.
-
-    Returns 1 when nothing fits. Raises InputError and its kinds, and UnpredictableError.
+    Parameters
+    ----------
+    model
+        A model by name, or your own code: train.py.
+    on
+        The GPUs: 8xH100-SXM, 2x4090.
+    tokens
+        Tokens to train on: 15B.
+    samples
+        Own code and models of images: samples to train on, 1.28M for an epoch of ImageNet.
+    batch
+        Own code and ResNets: samples a step on each GPU.
+    country
+        Where it runs, for carbon and electricity: DE, US-VA, aws:eu-central-1.
+    rent_price
+        US dollars for a GPU-hour on demand.
+    provider
+        Whose prices to use, in place of the median over providers.
+    spot
+        The work can be stopped: spot with checkpoints.
+    pue
+        Power usage effectiveness of the place: 1.1 to 1.6.
+    storage_price
+        US dollars a GB and month of storage.
+    egress_gb
+        GB taken out of the cloud at the end.
+    eval_share
+        Share of the training time spent on evaluation.
+    html
+        Write a page with figures to this file.
+    svg
+        Write the figures to this file.
+    json
+        One JSON document on the last line of stdout.
     """
     import datetime
 
+    from gpuwise.cli.cost.figures import write_figures
     from gpuwise.money.run.changes import changes
     from gpuwise.money.run.cost import run_cost
     from gpuwise.plan.api import make_plan
+    from gpuwise.plan.job import tokens_of_samples
 
+    own = is_own_code(model)
+    if not own and batch is not None:
+        raise InputError("--batch is for own code and ResNets", hint="--global-batch says sequences a step")
+    if not own and samples is not None:
+        tokens, samples = tokens_of_samples(model, samples, tokens), None
+    if own and samples is None:
+        raise InputError("the samples to train on are missing", hint="--samples 1.28M for an epoch of ImageNet")
+    if own and tokens is not None:
+        raise InputError("--tokens are for models of text in the catalogue", hint="give --samples")
+    if not own and tokens is None:
+        raise InputError("the tokens to train on are missing", hint="--tokens 15B; to serve it, --rate 20/s or --users 500")
     check_reports(html, svg)
     today = datetime.date.today()
     place, site = _place(country, provider)
     plan: Plan[Any]
     if samples is None:
         wishes = wishes_of(training, fixed, tokens=tokens)
-        plan = make_plan(model, on, wishes, usd_per_hour=usd_per_hour, provider=provider, today=today)
+        plan = make_plan(model, on, wishes, usd_per_hour=rent_price, provider=provider, today=today)
         amount = f"{format_count(plan.tokens)} tokens"
     else:
         from gpuwise.cli.step.plan import captured_plan
 
         code = OwnCode(batch=batch)
-        plan = captured_plan(model, on, training, fixed, code, samples=samples, price=usd_per_hour, provider=provider)
+        plan = captured_plan(model, on, training, fixed, code, samples=samples, price=rent_price, provider=provider)
         amount = f"{format_count(samples)} samples"
     if plan.best is None:
         return _nothing_fits(plan, json)
@@ -82,9 +128,9 @@ def cost_run(
             f"{amount} on {best.cluster.label} take {best.time_s.expected / YEAR_S:,.0f} years",
             hint=f"name more accelerators or fewer {amount.rpartition(' ')[2]}",
         )
-    storage = _storage(provider, storage_usd_per_gb_month)
+    storage = _storage(provider, storage_price)
     spot_usd = _spot(best.cluster, best.price, today, provider) if spot else None
-    cost = run_cost(_run(plan, best, storage, place, site, spot_usd, eval_share, egress_gb, pue))
+    cost = run_cost(_run(plan, best, storage, place, site, spot_usd, eval_share, egress_gb, None if pue is None else pue[0]))
     other = changes(cost, today)
     write_figures(cost, html, svg, title=f"{plan.name}, {amount}")
     if json:
@@ -115,15 +161,6 @@ def _print_document(plan: Plan[Any], cost: RunCost, other: Sequence[Change]) -> 
             **run_document(cost, other),
         }
     )
-
-
-def write_figures(cost: RunCost | RentOrOwn, html: Path | None, svg: Path | None, **title: str) -> None:
-    """The drawn reports."""
-    if html is not None or svg is not None:
-        from gpuwise.report.cost_page import write_cost_figure, write_cost_page
-
-        write_report(html, lambda path: write_cost_page(cost, path, **title))
-        write_report(svg, lambda path: write_cost_figure(cost, path))
 
 
 def _place(country: str | None, provider: str | None) -> tuple[Grid | None, Site | None]:

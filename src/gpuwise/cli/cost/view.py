@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
+    from gpuwise.serve.capacity.answer import Capacity
+
 _BARS = 7
 _BAR_WIDTH = 20
 _PRICES = 4
@@ -252,3 +254,19 @@ def show_rules(checks: Sequence[RuleCheck]) -> None:
         verdict = [words.get((c.rent_holds, c.buy_holds), "does not hold")] if wide else []
         table.add_row(c.accelerator, f"{c.usd_per_hour:.2f}", percent(low), percent(high), break_even, *verdict)
     section(to, "Share of the futures in which owning is cheaper; what is owned comes in whole servers", table)
+
+
+def fleet_words(answer: Capacity) -> str:
+    """The fleet in a line, and whether its speed was ever checked."""
+    from gpuwise.serve.simulate.front import known_error
+
+    assert answer.served is not None
+    s, f = answer.served, answer.served.fleet
+    who = f"{answer.demand.users:,} users" if answer.demand.users else f"{f.rate_per_s:.3g} requests/s"
+    copies = "one replica" if f.copies_peak == 1 else f"{f.copies_peak} replicas"
+    never = known_error(answer.arch, answer.cluster.accelerator, s.configuration.server.config.engine)
+    return (
+        f"{answer.arch.name} for {answer.load.title}, {who}: {copies} at the peak ({s.configuration.words}), "
+        f"{f.cluster.n_accelerators} {f.cluster.accelerator.name}, {f.mean_accelerators:.3g} over the day."
+        + ("" if never is None else f" Mind: {never}.")
+    )

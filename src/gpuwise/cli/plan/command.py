@@ -83,6 +83,8 @@ def plan(
     from gpuwise.plan.api import make_plan
 
     if samples is not None:
+        from gpuwise.plan.job import tokens_of_samples
+
         tokens = tokens_of_samples(model, samples, tokens)
     wishes = wishes_of(training, fixed, tokens=tokens, deadline_s=deadline, budget_usd=budget, exhaustive=exhaustive)
     from gpuwise.cli.this_machine import cluster_or_text
@@ -98,15 +100,3 @@ def plan(
 
         show_plan(answer)
     return 0 if answer.best is not None and answer.best.estimate.fits else 1
-
-
-def tokens_of_samples(model: str, samples: float, tokens: float | None) -> float:
-    """The tokens of so many images. Raises InputError for a model of text, or where both are given."""
-    from gpuwise.facts.models.catalogue import find_model
-
-    arch = find_model(model)
-    if tokens is not None:
-        raise InputError("--samples and --tokens are two ways to say how much", hint="leave one out")
-    if arch.patches is None:
-        raise InputError(f"{arch.name} reads text, and --samples counts images", hint="give --tokens")
-    return samples * arch.patches.n_tokens

@@ -306,7 +306,7 @@ def _owning() -> Solution:
             f"at work it and its share of the PC draw {kw:.2f} kW at the wall: ${kw * KWH_USD:.2f} an hour",
             f"each hour saves ${rent - kw * KWH_USD:.2f}; repairs, resale and idle hours are left out",
         ),
-        "gpuwise cost --on 4090 --hours 500/month",
+        "gpuwise cost own --on 4090 --hours 500/month",
     )
 
 
@@ -342,7 +342,7 @@ def _power() -> Solution:
             f"the cards are {budget.design_w / 1000:.1f} kW by design and seldom draw it; hosts and cooling come on top",
             f"{kw:.1f} kW at the meter for {WEEK_H:.0f} hours",
         ),
-        "gpuwise cost llama-3.1-8b --on 8xh100 --tokens 15B",
+        "gpuwise cost run llama-3.1-8b --on 8xh100 --tokens 15B",
     )
 
 
