@@ -296,3 +296,11 @@ def test_a_gpu_in_the_place_of_a_model_is_said_to_be_one(typed: str, gpu: str) -
     with pytest.raises(InputError, match="is a GPU, and a model is expected") as caught:
         find_model(typed)
     assert caught.value.hint is not None and caught.value.hint.endswith(f"--on {gpu}")
+
+
+@pytest.mark.parametrize("value", [0, -1, 2**23, True, 1.5])
+def test_whole_numbers_of_parts_without_a_limit_of_their_own_are_checked(value: object) -> None:
+    arch = find_model("deepseek-v3")
+    assert arch.moe is not None
+    with pytest.raises(FieldError, match="top_groups"):
+        check_architecture(replace(arch, moe=replace(arch.moe, top_groups=value)))  # type: ignore[arg-type]

@@ -145,6 +145,8 @@ NEEDED_BY_LETTERS = {
     "moe": ("experts", "E in the pattern needs experts, and experts need an E"),
 }
 """What a part is called and which letters need it, for messages."""
+WITHOUT_PATTERN = ("moe",)
+"""Parts that models without a pattern may have too."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from dataclasses import fields
 from typing import Any
 
 from gpuwise.errors import FieldError
-from gpuwise.facts.models.architecture import LETTERS, NEEDED_BY_LETTERS, PARTS, Architecture
+from gpuwise.facts.models.architecture import LETTERS, NEEDED_BY_LETTERS, PARTS, WITHOUT_PATTERN, Architecture
 
 KINDS = ("decoder", "encoder", "encoder-decoder", "vision")
 NORMS = ("rms", "layer", "layer-no-bias", "none")
@@ -56,6 +56,8 @@ LIMITS = {
     "channels": 2**12,
 }
 """Largest values, far above any model, so that a slip of the keyboard is refused and products stay exact."""
+LARGEST = 2**22
+"""The same of any other dimension of a part."""
 _MAY_BE_ZERO = frozenset(
     {
         "norms_per_layer",
@@ -91,12 +93,9 @@ def check_architecture(arch: Architecture, *, file: str | None = None, line: int
         least = 0 if name in _MAY_BE_ZERO or (name == "vocab" and arch.kind == "vision") else 1
         if isinstance(value, bool) or not isinstance(value, int):
             raise refuse(name, f"{name} is {str(value)[:40]!r}, not a whole number", f"give {name} as a whole number")
-        if not least <= value <= LIMITS[name]:
-            raise refuse(
-                name,
-                f"{name} is {str(value)[:40]}, outside {least} to {LIMITS[name]}",
-                "check the dimensions",
-            )
+        most = LIMITS.get(name, LARGEST)
+        if not least <= value <= most:
+            raise refuse(name, f"{name} is {str(value)[:40]}, outside {least} to {most}", "check the dimensions")
     for name, value, choices in (
         ("kind", arch.kind, KINDS),
         ("norm", arch.norm, NORMS),
@@ -123,16 +122,18 @@ def _dimensions(arch: Architecture) -> list[tuple[str, Any]]:
     for part in (arch, *(getattr(arch, name) for name in PARTS)):
         if part is not None:
             optional = getattr(part, "may_be_zero", ())
-            named = [f.name for f in fields(part) if f.name in LIMITS and (f.name not in optional or getattr(part, f.name))]
-            dimensions += [(name, getattr(part, name)) for name in named]
+            numbers = [f.name for f in fields(part) if f.name in LIMITS or (part is not arch and f.type in ("int", "int | None"))]
+            dimensions += [(n, getattr(part, n)) for n in numbers if n not in optional or getattr(part, n)]
     return dimensions
 
 
 def _check_pattern(arch: Architecture, refuse: Any) -> None:
     blocks = arch.layer_blocks
     if not blocks:
-        if arch.mamba is not None:
-            raise refuse("pattern", "a state-space mixer without a pattern of layers", "give pattern, as M-M*-")
+        for letter in LETTERS.values():
+            if letter.part and letter.part not in WITHOUT_PATTERN and getattr(arch, letter.part) is not None:
+                kind = letter.name.replace(" ", "-")
+                raise refuse("pattern", f"a {kind} mixer without a pattern of layers", "give pattern, as M-M*-")
         return
     letters = set("".join(blocks))
     if wrong := sorted(letters - set(LETTERS)):

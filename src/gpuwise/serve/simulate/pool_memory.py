@@ -166,7 +166,7 @@ def pool_memory(
             f"{arch.id} does not fit: {-pool / GIB + 0.01:.1f} GiB short on {accelerator.name} before any cache",
             hint="split it over more GPUs or narrow its weights",
         )
-    if arch.mamba is not None and not arch.n_attention_layers:
+    if not arch.n_attention_layers:  # states alone
         sequences = int(pool // state_bytes(arch, layout))
         tokens = sequences * arch.max_seq_len
         return PoolMemory(parts, tokens, -(-tokens // options.block_size), sequences=sequences)
