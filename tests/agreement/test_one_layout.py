@@ -12,7 +12,7 @@ from gpuwise.facts.hardware.naming import find_cluster
 from gpuwise.facts.models.catalogue import find_model
 from gpuwise.plan.goal import Wishes, make_goal
 from gpuwise.plan.space.search import find_strategies
-from gpuwise.workload.stacks import STACKS
+from gpuwise.workload.strategy import STACKS
 
 WRITTEN = [stack for stack in STACKS if tool_of(stack) is not None]
 ASKED = {"full": Wishes(tokens=1e9), "lora": Wishes(tokens=1e9, lora_rank=16), "qlora": Wishes(tokens=1e9, quantized_base=True)}

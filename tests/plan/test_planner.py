@@ -21,8 +21,7 @@ from gpuwise.plan.planner import Pricing, plan_on, safer
 from gpuwise.plan.space.search import SearchResult
 from gpuwise.predict.estimate import Estimate
 from gpuwise.predict.step.training import IN_PRACTICE, TIME_PARTS, TrainingEstimate
-from gpuwise.workload.stacks import STACKS
-from gpuwise.workload.strategy import Strategy
+from gpuwise.workload.strategy import STACKS, Strategy
 
 TODAY = datetime.date(2026, 11, 21)
 ARCH, NODE = find_model("llama-3.1-8b"), find_cluster("8xH100-SXM")

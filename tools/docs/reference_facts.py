@@ -140,10 +140,10 @@ def _models() -> list[str]:
 
 def _stacks() -> list[str]:
     from gpuwise.predict.stack_costs import StackCosts
-    from gpuwise.workload.stacks import STACKS
     from gpuwise.workload.stacks.layout import LayoutRules
     from gpuwise.workload.stacks.memory import MemoryRules
     from gpuwise.workload.stacks.stack import Exported, Instead, Stack
+    from gpuwise.workload.strategy import STACKS
 
     lines = ["## Stacks", ""]
     lines += [

@@ -14,9 +14,8 @@ from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.predict.coefficients import load_json
 from gpuwise.predict.estimate import Basis
 from gpuwise.workload.blocks.point import QUANTIZED
-from gpuwise.workload.stacks import STACKS
 from gpuwise.workload.stacks.stack import find_stack
-from gpuwise.workload.strategy import Strategy
+from gpuwise.workload.strategy import STACKS, Strategy
 
 
 @dataclass(frozen=True, slots=True)

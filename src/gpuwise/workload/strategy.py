@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
+from pathlib import Path
 
 from gpuwise.workload.adapters import DEFAULT_TARGETS
 from gpuwise.workload.fields import Option, option
-from gpuwise.workload.stacks import STACKS
 
 PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "fp8", "mxfp8", "nvfp4")
 """Arithmetic of the matrix products. fp16 implies loss scaling; fp8 and below keep bf16 for the rest."""
@@ -28,6 +28,8 @@ OPTIMIZERS = (
 )
 SCHEDULES = ("gpipe", "1f1b", "interleaved", "zero-bubble", "dualpipe", "dualpipe-v")
 """Pipeline schedules (``predict.parallel.pipeline``)."""
+STACKS = tuple(sorted(file.stem for file in (Path(__file__).parent / "stacks").glob("*.toml")))
+"""Every stack by name, in alphabetical order: the files of ``stacks``."""
 CONTEXT_PARALLELS = ("ring", "ulysses")
 EXPERT_DISPATCHES = ("all-to-all", "deepep", "deepep-fp8")
 """How tokens travel to their experts: a copy to every expert (NCCL), or one to every system and rank that has any of them

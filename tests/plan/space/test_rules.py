@@ -16,9 +16,8 @@ from gpuwise.plan.space.conditions import Setting
 from gpuwise.plan.space.rules import RULES, allowed, check_strategy
 from gpuwise.plan.space.strategies import advised, default_space, fixed_space
 from gpuwise.predict.columns import Columns
-from gpuwise.workload.stacks import STACKS
 from gpuwise.workload.stacks.stack import find_stack
-from gpuwise.workload.strategy import RECOMPUTES, SCHEDULES, SHARDINGS, Strategy
+from gpuwise.workload.strategy import RECOMPUTES, SCHEDULES, SHARDINGS, STACKS, Strategy
 
 ARCH = find_model("llama-3.1-8b")
 MOE = find_model("mixtral-8x7b")

@@ -15,10 +15,9 @@ from gpuwise.predict.memory.saved import saved_of_points
 from gpuwise.predict.memory.strategies import memory_columns
 from gpuwise.predict.step.evaluate import points_of
 from gpuwise.units import GIB, MIB
-from gpuwise.workload.stacks import STACKS
 from gpuwise.workload.stacks.memory import MemoryRules
 from gpuwise.workload.stacks.stack import find_stack
-from gpuwise.workload.strategy import Strategy
+from gpuwise.workload.strategy import STACKS, Strategy
 
 
 @pytest.mark.parametrize(

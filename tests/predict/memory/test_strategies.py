@@ -17,9 +17,8 @@ from gpuwise.predict.memory.saved import saved_of_points
 from gpuwise.predict.memory.strategies import PARTS, STAGES, MemoryColumns, memory_columns
 from gpuwise.predict.step.evaluate import points_of
 from gpuwise.units import GIB, GIGA
-from gpuwise.workload.stacks import STACKS
 from gpuwise.workload.stacks.stack import find_stack
-from gpuwise.workload.strategy import Strategy
+from gpuwise.workload.strategy import STACKS, Strategy
 from gpuwise.workload.transformer.parameters import count_parameters
 
 LLAMA_70B_L12 = Architecture(

@@ -9,9 +9,10 @@ import msgspec
 import pytest
 
 from gpuwise.errors import DataError, UnknownNameError
-from gpuwise.workload.stacks import FOLDER, STACKS
+from gpuwise.workload.stacks import FOLDER
 from gpuwise.workload.stacks import stack as stacks_module
 from gpuwise.workload.stacks.stack import Stack, find_stack
+from gpuwise.workload.strategy import STACKS
 
 
 @pytest.mark.parametrize("name", STACKS)

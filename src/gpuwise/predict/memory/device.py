@@ -18,8 +18,8 @@ from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.predict.coefficients import load_json
 from gpuwise.predict.estimate import Basis
 from gpuwise.units import GIB
-from gpuwise.workload.stacks import STACKS
 from gpuwise.workload.stacks.stack import find_stack
+from gpuwise.workload.strategy import STACKS
 
 F64 = NDArray[np.float64]
 METRICS = ("allocated", "reserved", "device")

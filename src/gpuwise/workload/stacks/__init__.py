@@ -5,5 +5,3 @@ from __future__ import annotations
 from pathlib import Path
 
 FOLDER = Path(__file__).parent
-STACKS = tuple(sorted(file.stem for file in FOLDER.glob("*.toml")))
-"""Every stack by name, in alphabetical order: the files of this folder."""

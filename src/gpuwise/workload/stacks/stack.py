@@ -14,9 +14,10 @@ from functools import cache
 from typing import Any
 
 from gpuwise.errors import DataError, UnknownNameError
-from gpuwise.workload.stacks import FOLDER, STACKS
+from gpuwise.workload.stacks import FOLDER
 from gpuwise.workload.stacks.layout import LayoutRules
 from gpuwise.workload.stacks.memory import MemoryRules
+from gpuwise.workload.strategy import STACKS
 
 FUSED_SINCE = 2023
 """Year from which stacks fuse attention: PyTorch 2.0's scaled_dot_product_attention and torch.compile (March 2023,
