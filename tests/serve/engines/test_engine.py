@@ -147,6 +147,12 @@ def test_only_the_engines_files_know_their_names() -> None:
     assert found["cli/capacity/command.py"] == {DEFAULT_ENGINE}
 
 
+def test_help_names_every_engine() -> None:
+    text = (PACKAGE / "cli/capacity/command.py").read_text()
+    help_of_engine = text[text.index("engine: ") :].split('"""')[1]
+    assert [name for name in ENGINES if name not in help_of_engine] == []
+
+
 @pytest.mark.parametrize("name", ENGINES)
 def test_an_engine_has_all_that_answers_ask_for(name: str) -> None:
     engine = ENGINES[name]
