@@ -1,6 +1,7 @@
 """The recipe of CONTRIBUTING for an option: one field of Strategy, and it can be asked for, saved, exported and shown."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -52,3 +53,10 @@ def test_a_new_option_takes_one_file(tmp_path: Path) -> None:
     assert json.loads(lines[codes[-1] + 1]) == ["New thing"]
     shown = " ".join(ran.stdout.replace("│", " ").split())
     assert "--new-thing old|new What is new. [default: old]" in shown
+
+
+def test_the_recipe_names_files_that_are_there() -> None:
+    root = Path(__file__).parents[2]
+    text = (root / "CONTRIBUTING.md").read_text().split("## Add an option")[1].split("\n## ")[0]
+    files = re.findall(r"`((?:src|tests)/[\w/]+\.py)`", text) + re.findall(r"tests/[\w/]+\.py", text)
+    assert len(files) > 5 and [f for f in files if not (root / f).exists()] == []
