@@ -470,6 +470,33 @@ def test_no_file_asks_for_a_stack_by_name() -> None:
     assert asked == []
 
 
+# --- a kind of block is asked, not its dimensions ---
+
+MAY_READ_DIMENSIONS = {
+    "workload/blocks/": "describes the kinds",
+    "calibrate/": "measures and fits kinds by their sizes",
+    "cli/models.py": "shows them",
+    "export/": "writes them as options, or names what a tool lacks",
+    "serve/iteration_kernels.py": "an engine decodes latent attention in kernels of its own",
+    "serve/simulate/front.py": "host times were measured by kind",
+}
+"""Where the dimensions of mixers and of latent attention may be read outside ``workload/blocks``, and why."""
+
+
+def test_dimensions_of_a_kind_are_read_by_its_block() -> None:
+    from gpuwise.facts.models.architecture import LETTERS, WITHOUT_PATTERN
+
+    parts = {letter.part for letter in LETTERS.values()} - {"", *WITHOUT_PATTERN} | {"mla"}
+    read: set[str] = set()
+    for file in PACKAGE.rglob("*.py"):
+        place = file.relative_to(PACKAGE).as_posix()
+        tree = ast.parse(file.read_text(encoding="utf-8"))
+        if any(isinstance(node, ast.Attribute) and node.attr in parts for node in ast.walk(tree)):
+            read.add(place)
+    assert sorted(place for place in read if not place.startswith(tuple(MAY_READ_DIMENSIONS))) == []
+    assert [prefix for prefix in MAY_READ_DIMENSIONS if not any(place.startswith(prefix) for place in read)] == []
+
+
 # --- a source on every fact ---
 
 

@@ -123,7 +123,7 @@ def _kinds(arch: Architecture, layout: CacheLayout) -> list[_Layers]:
     if arch.kind not in ("decoder", "encoder-decoder"):
         return []
     whole = arch.n_global_layers
-    if arch.window is None or arch.mla is not None or not (whole or layout.window_everywhere):
+    if arch.window is None or not attention_of(arch).shared_heads(arch) or not (whole or layout.window_everywhere):
         whole = arch.n_attention_layers
     kinds = [_Layers(whole, None), _Layers(arch.n_attention_layers - whole, arch.window)]
     if arch.encoder is not None:

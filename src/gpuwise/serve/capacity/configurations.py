@@ -19,6 +19,7 @@ from gpuwise.serve.replica import most_ranks
 from gpuwise.serve.simulate import Server
 from gpuwise.serve.splits import check_split, in_tensor_group, tensor_degrees, why_refused
 from gpuwise.serve.steady import largest, prompt_time
+from gpuwise.workload.blocks.kinds import attention_of
 
 SPLITS = (1, 2, 4, 8, 16)
 """Accelerators of one replica."""
@@ -247,7 +248,9 @@ def _usual(arch: Architecture, system: System, most: int, wanted: Requirements, 
         if arch.moe is not None and n > 1:
             experts = replace(plain, moe_tp=1, moe_ep=n)
             yield from _made(arch, system, wanted, experts)
-            if arch.mla is not None:  # every rank of a tensor group would hold the whole of its one latent head's cache
+            if not attention_of(arch).shared_heads(
+                arch
+            ):  # every rank of a tensor group would hold the whole of its one latent head's cache
                 yield from _made(arch, system, wanted, replace(experts, tp=1, attention_dp=n))
 
 
