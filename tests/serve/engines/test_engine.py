@@ -16,7 +16,7 @@ from gpuwise.facts.hardware.naming import find_cluster
 from gpuwise.facts.models.catalogue import find_model
 from gpuwise.serve.capacity.commands import start_commands
 from gpuwise.serve.capacity.configurations import Requirements, layouts
-from gpuwise.serve.engines import costs, releases
+from gpuwise.serve.engines import costs
 from gpuwise.serve.engines.costs import engine_costs
 from gpuwise.serve.engines.engine import (
     DEFAULT_ENGINE,
@@ -171,15 +171,14 @@ class Mlx(Engine):
     formats = ("bf16", "int8_wo", "int4_wo")
     by_bits = MappingProxyType({16: "bf16", 8: "int8_wo", 4: "int4_wo"})
     in_turn = whole_steps = True
+    rules = ENGINES[LOCAL_ENGINE].rules
 
     def words(self, start: Start) -> list[str]:
         return ["mlx_lm.server", "--model", start.model, "--max-tokens", str(start.context)]
 
 
-def test_an_engine_is_added_by_its_class_and_its_releases(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_engine_is_added_by_its_class(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(ENGINES, "mlx", Mlx())
-    rules = engine_rules(EngineConfig(LOCAL_ENGINE, "F16"))
-    monkeypatch.setattr(releases, "_releases", lambda engine: (rules,))
     wanted = Requirements("mlx", bits=(4,), context=4096)
     one = next(layouts(find_model("llama-3.1-8b"), find_cluster("m2-max").system, 1, wanted))
     requests = Load(find_workload("in=500,out=50"), 4096).at(0.01, 20)

@@ -1,4 +1,4 @@
-"""Serving engines: a file each, with its releases in the TOML file beside it, behind one class (:mod:`.engine`).
+"""Serving engines: a file each (releases in a TOML file beside it where they differ), behind one class (:mod:`.engine`).
 
 No other room asks for an engine by its name: what differs between engines is a field or a method here.
 """

@@ -12,7 +12,7 @@ from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.facts.software.support import support_of
 from gpuwise.predict.memory.kv_cache import PAGED, CacheLayout
-from gpuwise.serve.engines.settings import Settings
+from gpuwise.serve.engines.settings import EngineRules, Settings
 from gpuwise.serve.formats import ENGINE_FORMATS, FORMAT_OF_BITS
 
 DEFAULT_ENGINE = "vllm"
@@ -27,7 +27,7 @@ DRAFT = "DRAFT-OF-THE-MODEL"
 
 
 class Engine:
-    """What differs between engines. A subclass in a file of its own gives the values; releases are in the TOML file beside it."""
+    """What differs between engines. A subclass in a file of its own gives the values."""
 
     name: str
     title: str
@@ -35,6 +35,8 @@ class Engine:
     aliases: tuple[str, ...] = ()
     newest: str
     """The release whose files were read last."""
+    rules: EngineRules | None = None
+    """Of every release; None: of each in the TOML file beside the engine's."""
     formats: tuple[str, ...] = ENGINE_FORMATS
     """Of weights that it reads."""
     by_bits: Mapping[int, str] = FORMAT_OF_BITS

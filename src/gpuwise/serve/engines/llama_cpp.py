@@ -4,10 +4,21 @@ from __future__ import annotations
 
 from gpuwise.predict.memory.kv_cache import CacheLayout
 from gpuwise.serve.engines.engine import PORT, Engine, Start
+from gpuwise.serve.engines.settings import EngineRules, Tier
 from gpuwise.serve.formats import FORMAT_OF_BITS, FORMATS, LLAMA_CPP_FORMATS
 
 LAYOUT = CacheLayout("fp16", page_tokens=256, chunk_tokens=512, spare_pages=0, grouped=False, window_everywhere=False)
 BY_BITS = {bits: FORMATS[name].llama_cpp for bits, name in FORMAT_OF_BITS.items()}
+RULES = EngineRules(
+    since="0",
+    source="llama.cpp build 6918 tools/server/server.cpp update_slots, get_available_slot; common/common.h common_params",
+    scheduler="slots",
+    pool="slots",
+    block_tokens=1,
+    ahead=False,
+    tiers=(Tier(1e9, tokens=2048, sequences=4, graph_most=1, group_graph_most=1),),  # n_batch, n_parallel
+    memory_share=1.0,
+)
 
 
 class LlamaCpp(Engine):
@@ -20,6 +31,7 @@ class LlamaCpp(Engine):
     by_bits = BY_BITS
     checkpoint = "a GGUF file of {model} in {weights}"
     cache = LAYOUT
+    rules = RULES
     in_turn = True
     whole_steps = True
 

@@ -22,8 +22,8 @@ _NOT_LARGE = ("a100", "gb10")
 
 @cache
 def _releases(engine: str) -> tuple[EngineRules, ...]:
-    """The oldest first."""
-    text = files("gpuwise.serve.engines").joinpath(f"{engine.replace('.', '_')}.toml").read_text(encoding="utf-8")
+    """Of the TOML file, the oldest first."""
+    text = files("gpuwise.serve.engines").joinpath(f"{engine}.toml").read_text(encoding="utf-8")
     rows: list[dict[str, Any]] = tomllib.loads(text)["releases"]
     return tuple(map(_rules, accumulate(rows, _whole)))
 
@@ -41,7 +41,7 @@ def _rules(entry: dict[str, Any]) -> EngineRules:
 
 def engine_rules(config: EngineConfig) -> EngineRules:
     """Rules of the engine at its version. Raises InputError for a version that is not simulated."""
-    rows = _releases(config.engine)
+    rows = _releases(config.engine) if config.program.rules is None else (config.program.rules,)
     version = version_number(config.version or config.program.newest)
     old_enough = [row for row in rows if version_number(row.since) <= version]
     if not old_enough:
