@@ -17,12 +17,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuwise.calibrate.attention.rows import Table, is_check_site
-from gpuwise.calibrate.scores import log_sigma_of
 from gpuwise.facts.hardware.accelerators import Accelerator, accelerators
 from gpuwise.predict.kernels.attention.features import Device, Shape
 from gpuwise.predict.kernels.attention.implementations import device_for
 from gpuwise.predict.kernels.attention.training import Pass, pass_seconds
 from studies.attention.published import FITTED, PublishedKernel, read_published, takes_part
+from studies.spreads import log_sigma_of
 
 F64 = NDArray[np.float64]
 

@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuwise.calibrate.attention.rows import ACCELERATORS, DTYPES, Table, is_check_site
-from gpuwise.calibrate.scores import log_sigma_of
 from gpuwise.errors import DataError
 from gpuwise.facts.hardware.accelerators import Accelerator, accelerators
 from gpuwise.predict.kernels.attention.features import (
@@ -30,6 +29,7 @@ from gpuwise.predict.kernels.attention.net import Trees, bins, network_seconds, 
 from gpuwise.predict.kernels.clock import sustained_fraction
 from studies.attention.choices import MEASURED, TORCH_FLOW
 from studies.attention.fit import Fit, Rows, fit_network, fit_trees
+from studies.spreads import log_sigma_of
 
 F64 = NDArray[np.float64]
 Bools = NDArray[np.bool_]

@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuwise.calibrate.attention.rows import DTYPES, Table, find, ideal_seconds, is_check_site
-from gpuwise.calibrate.scores import log_sigma_of
 from studies.attention import kernel_fit as family
 from studies.attention.choices import MEASURED
+from studies.spreads import log_sigma_of
 
 _LOG = logging.getLogger(__name__)
 F64 = NDArray[np.float64]

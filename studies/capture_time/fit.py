@@ -16,13 +16,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuwise.calibrate.scores import log_sigma_of
 from gpuwise.predict.coefficients import load_json
 from gpuwise.predict.kernels.accelerator_factors import GEFORCE
 from gpuwise.workload.capture.captured import Capture
 from studies.capture_time.problem import POWER, Network, Problem, network_of, problem_of
 from studies.capture_time.rows import NETWORKS, Key, Rows, capture_of, named_networks, read_rows
 from studies.optimizers import least_squares
+from studies.spreads import log_sigma_of
 
 F64 = NDArray[np.float64]
 Bool = NDArray[np.bool_]

@@ -14,13 +14,14 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuwise.calibrate.scores import Scores, constant_efficiency, joined, roofline_s
+from gpuwise.calibrate.scores import Scores, joined
 from gpuwise.errors import GpuwiseError
 from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.predict.step.capture_time import captured_time
 from gpuwise.workload.capture.captured import Capture
 from studies.capture_time.rows import NETWORKS, SAMPLE, Key, Rows, capture_of, named_networks, read_rows
 from studies.capture_time.sources import score_sources
+from studies.spreads import constant_efficiency, roofline_s
 
 F64 = NDArray[np.float64]
 

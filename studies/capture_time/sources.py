@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gpuwise.calibrate.scores import Scores, constant_efficiency, roofline_s
+from gpuwise.calibrate.scores import Scores
 from gpuwise.dtypes import TENSOR_BYTES
 from gpuwise.errors import GpuwiseError, require
 from gpuwise.facts.hardware.accelerators import Accelerator
@@ -31,6 +31,7 @@ from gpuwise.workload.row_codes import Phase
 from gpuwise.workload.stacks.stack import find_stack
 from studies.capture_time.tables import MeasuredStep, StepJob, examples_rows, lambda_rows, mlperf_rows, neusight_rows
 from studies.published.reference_transformers import UNSEEN_STACK_SIGMA
+from studies.spreads import constant_efficiency, roofline_s
 
 NEUSIGHT_SAMPLE = ("neusight-bert_large", 8)
 """Network and batch of NeuSight's that are captured when not every one is asked for."""

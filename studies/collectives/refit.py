@@ -11,13 +11,14 @@ from gpuwise.calibrate.collectives import published
 from gpuwise.calibrate.collectives.rows import Rows, read_rows
 from gpuwise.calibrate.collectives.score import OTHER_MACHINES, SIZE_EDGES, predict, predict_published
 from gpuwise.calibrate.collectives.systems import system_of
-from gpuwise.calibrate.scores import F64, log_sigma_of, weighted_quantile
+from gpuwise.calibrate.scores import F64
 from gpuwise.errors import InputError
 from gpuwise.interval import Z80
 from gpuwise.predict.comm.fabric import Coefficients
 from gpuwise.units import MIB
 from studies import coefficient_files
 from studies.collectives import fit as fits
+from studies.spreads import log_sigma_of, weighted_quantile
 
 
 def fit(folder: Path) -> None:

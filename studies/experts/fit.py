@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 from gpuwise.calibrate.experts.rows import MoeRows, loads_of_rows, predict_rows, read_moe, roofline_of_rows
 from gpuwise.calibrate.gemm.rows import CHECK, FIT, INTERVAL, accelerator_of
-from gpuwise.calibrate.scores import log_sigma_of
 from gpuwise.errors import DataError
 from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.predict.kernels import boosted
@@ -33,6 +32,7 @@ from gpuwise.predict.kernels.experts.physics import FIELDS, Format, PhysicalCoef
 from gpuwise.predict.kernels.gemm.physics import Device
 from studies import boosting, coefficient_files
 from studies.optimizers import least_squares
+from studies.spreads import log_sigma_of
 
 F64 = NDArray[np.float64]
 Document = dict[str, Any]

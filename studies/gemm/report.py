@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuwise.calibrate.gemm.rows import FIT, GemmRows, accelerator_of, predict_rows, settled
-from gpuwise.calibrate.scores import log_sigma_of
 from gpuwise.predict.kernels.gemm.coefficients import DURATION_EDGES_S, build, duration_class
+from studies.spreads import log_sigma_of
 
 F64 = NDArray[np.float64]
 Document = dict[str, Any]

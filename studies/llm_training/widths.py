@@ -18,9 +18,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuwise.calibrate.scores import weighted_quantile
 from gpuwise.interval import Z80
 from gpuwise.predict.stack_costs import EXPERTS
+from studies.spreads import weighted_quantile
 
 F64 = NDArray[np.float64]
 B1 = NDArray[np.bool_]

@@ -23,7 +23,6 @@ from gpuwise.calibrate.llm_training.rows import LlmRow, read_rows
 from gpuwise.calibrate.llm_training.score import is_check
 from gpuwise.calibrate.memory import score as memory
 from gpuwise.calibrate.memory.llm_score import Target, predict, settings, system_of, targets, value_of
-from gpuwise.calibrate.scores import log_sigma_of
 from gpuwise.errors import DataError, GpuwiseError
 from gpuwise.predict.coefficients import forget_files, load_json
 from gpuwise.predict.memory.context import context_bytes
@@ -33,6 +32,7 @@ from gpuwise.units import GIB, GIGA, MIB
 from studies.coefficient_files import write
 from studies.llm_training.widths import Residuals, left_out_coverage
 from studies.llm_training.widths import spreads as spreads_of_models
+from studies.spreads import log_sigma_of
 
 F64 = NDArray[np.float64]
 SLACKS = np.arange(0.0, 0.61, 0.01)

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import numpy as np
 
-from gpuwise.calibrate.scores import log_sigma_of
 from gpuwise.errors import DataError
 from gpuwise.predict.coefficients import forget_files, load_json
 from studies import coefficient_files
 from studies.neusight import fit as neusight_fit
 from studies.neusight.score import collect
 from studies.neusight.tables import read_ops
+from studies.spreads import log_sigma_of
 
 
 def fit(folder: Path) -> None:

@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuwise.calibrate.scores import Scores, constant_efficiency, joined
+from gpuwise.calibrate.scores import Scores, joined
 from gpuwise.calibrate.tables import read_columns
 from gpuwise.errors import GpuwiseError, UnpredictableError
 from gpuwise.facts.hardware.accelerators import Accelerator
@@ -36,6 +36,7 @@ from gpuwise.units import MILLI, MINUTE_S
 from studies.llm_training.layout_search import TunedRun, best_layout
 from studies.published.reference_transformers import CAPTURED
 from studies.published.vendor_examples import score_examples
+from studies.spreads import constant_efficiency
 
 F64 = NDArray[np.float64]
 TABLE = "models/mlperf_training.csv"

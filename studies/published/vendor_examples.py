@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuwise.calibrate.scores import Scores, constant_efficiency
+from gpuwise.calibrate.scores import Scores
 from gpuwise.calibrate.tables import read_columns
 from gpuwise.errors import GpuwiseError, UnpredictableError
 from gpuwise.facts.hardware.naming import find_cluster
 from gpuwise.facts.hardware.systems import Cluster
 from studies.published.reference_transformers import CAPTURED, TransformerRun, arithmetic_format, run_times
+from studies.spreads import constant_efficiency
 
 F64 = NDArray[np.float64]
 TABLE = "models/deeplearningexamples.csv"

@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuwise.calibrate.scores import weighted_quantile
 from gpuwise.calibrate.serving.engine_loads import engine_figure, read_engine_runs
 from gpuwise.calibrate.serving.load import Figure, LoadRun, load_check, predicted, read_load_runs, replay
 from gpuwise.calibrate.serving.load_score import SINCE
@@ -31,6 +30,7 @@ from gpuwise.serve.simulate.front import Front, front_of
 from studies.coefficient_files import write
 from studies.optimizers import least_squares, minimize_scalar
 from studies.serving.load_fit import parts_of
+from studies.spreads import weighted_quantile
 
 F64 = NDArray[np.float64]
 CLIENTS = (

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuwise.calibrate.scores import log_sigma_of
 from gpuwise.calibrate.serving.diffusion import generations, is_check, read_table
 from studies.coefficient_files import write
 from studies.optimizers import least_squares
+from studies.spreads import log_sigma_of
 
 F64 = NDArray[np.float64]
 

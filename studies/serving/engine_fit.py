@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuwise.calibrate.scores import log_sigma_of
 from gpuwise.calibrate.serving.engine_loads import engine_figure, engine_labels, read_engine_runs
 from gpuwise.calibrate.serving.load import LoadRun, load_check, predicted, replay
 from gpuwise.calibrate.serving.recipes import PYTORCH
@@ -24,6 +23,7 @@ from gpuwise.serve.engines.engine import EngineConfig, version_number
 from gpuwise.serve.simulate.front import Front, front_of
 from studies.coefficient_files import write
 from studies.optimizers import least_squares
+from studies.spreads import log_sigma_of
 
 F64 = NDArray[np.float64]
 NAMES = ("iteration_s", "sequence_s", "layer_s", "prefill_slowdown", "communication_slowdown", "request_s")

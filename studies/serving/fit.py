@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuwise.calibrate.scores import log_sigma_of
 from gpuwise.calibrate.serving.predict import ServingGroup
 from gpuwise.calibrate.serving.rows import ServingRow, is_check
 from gpuwise.serve.engines.costs import EngineCosts
@@ -18,6 +17,7 @@ from gpuwise.serve.llama_cpp import seconds
 from studies.coefficient_files import write
 from studies.optimizers import least_squares
 from studies.serving.llama_batches import fit_apple, fit_other_prompts, fit_prompts
+from studies.spreads import log_sigma_of
 
 F64 = NDArray[np.float64]
 START = {  # in the order of EngineCosts

@@ -21,12 +21,12 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuwise.calibrate.scores import log_sigma_of
 from gpuwise.calibrate.serving.rows import ServingRow
 from gpuwise.facts.hardware.naming import find_accelerator
 from gpuwise.facts.models.catalogue import find_model
 from gpuwise.serve.llama_cpp import prompt_time, seconds
 from studies.optimizers import least_squares
+from studies.spreads import log_sigma_of
 
 F64 = NDArray[np.float64]
 BATCHES = (1, 2, 4, 8, 16, 32)

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuwise.calibrate.scores import log_sigma_of
 from gpuwise.calibrate.serving.engine_loads import engine_figure, read_engine_runs
 from gpuwise.calibrate.serving.load import DISTINCT_PROMPTS, Figure, LoadRun, load_check, predicted, read_load_runs, replay
 from gpuwise.calibrate.serving.load_score import COLD, SINCE, metric_of, score_load, since_index
@@ -27,6 +26,7 @@ from gpuwise.serve.simulate.front import BIAS, Front, kind_of
 from studies.coefficient_files import RECORDS, document_text, write
 from studies.optimizers import least_squares
 from studies.serving.step_fit import OF_MANY, fit_steps
+from studies.spreads import log_sigma_of
 
 F64 = NDArray[np.float64]
 REQUEST_S = (1e-3, 5e-2)

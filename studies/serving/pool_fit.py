@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from gpuwise.calibrate.scores import log_sigma_of
 from gpuwise.calibrate.serving.pool import pool_check, predicted_tokens, read_pool_rows
 from studies.coefficient_files import write
+from studies.spreads import log_sigma_of
 
 
 def fit_pool(folder: Path, sequences: int = 1024) -> dict[str, float]:

@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from gpuwise.calibrate.scores import weighted_quantile
 from studies.llm_training.widths import LEAST_SPREAD, Residuals, kernel_share, left_out_coverage, spreads
+from studies.spreads import weighted_quantile
 
 
 def _runs(between: float, models: int, rows: int, *, stack: str = "eager", seed: int = 0) -> Residuals:
