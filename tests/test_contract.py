@@ -23,6 +23,7 @@ from statistics import NormalDist
 import pytest
 
 import gpuwise
+from gpuwise.cli.app import COMMANDS
 from gpuwise.errors import EXTRAS, DataError, FieldError
 from gpuwise.interval import BAND, INTERVAL, P80, Z80
 from gpuwise.predict import coefficients
@@ -550,3 +551,14 @@ def test_interval_is_written_once() -> None:
                 assert not text and not number, f"{path}:{node.lineno}: use gpuwise.interval"
     assert NormalDist().cdf(Z80) - NormalDist().cdf(-Z80) == pytest.approx(INTERVAL)
     assert BAND[2] - BAND[0] == pytest.approx(INTERVAL) and f"{100 * INTERVAL:.0f} %" == P80
+
+
+def test_commands_import_no_commands() -> None:
+    """What two commands need is beside them or in its own room. ``step`` is what fit and plan do with own code."""
+    commands = {name.replace("-", "_") for name, *_ in COMMANDS}
+    wrong: list[str] = []
+    for path in sorted((PACKAGE / "cli").rglob("*.py")):
+        here = path.relative_to(PACKAGE / "cli").parts[0].removesuffix(".py")
+        there = {m.split(".")[2] for m in _imports(path) if m.startswith("gpuwise.cli.")}
+        wrong += [f"{here}: {name}" for name in sorted(there & commands - {here}) if here in {*commands, "step"}]
+    assert wrong == []

@@ -3,7 +3,7 @@ import xml.etree.ElementTree as ET
 import numpy as np
 import pytest
 
-from gpuwise.cli.step.timeline_sketch import columns, show_timeline
+from gpuwise.cli.timeline_sketch import columns, show_timeline
 from gpuwise.errors import InputError
 from gpuwise.predict.memory.timeline import MemoryTimeline, Peak, PhaseSpan
 from gpuwise.report.memory_timeline import thin, timeline_drawing, timeline_page, write_timeline

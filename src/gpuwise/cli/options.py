@@ -281,3 +281,26 @@ def check_script(script: str, *, module: bool) -> None:
         raise InputError(f"{script!r} is no name of a file or module", hint="name a script: train.py")
     if not module:
         file_code(script)
+
+
+def bits_of(text: str | None) -> tuple[int, ...]:
+    """``"8,4"`` as bits of a weight; empty when nothing was said. Raises InputError."""
+    if text is None:
+        return ()
+    bits: list[int] = []
+    for part in text.replace("-bit", "").replace("int", "").replace("bf", "").replace("fp", "").split(","):
+        if part.strip() not in ("16", "8", "4"):
+            raise InputError(f"--weights {text!r} is not of 16, 8 and 4 bits", hint="for example --weights 16,8")
+        bits.append(int(part))
+    return tuple(dict.fromkeys(bits))
+
+
+_RATE = re.compile(r"(.*?)\s*(?:/\s*|\s+per\s+)(s|sec|second|min|minute|h|hour|d|day)", re.IGNORECASE)
+_PERIODS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+def rate_per_s(text: str) -> float:
+    """Requests a second of ``20/s``, ``1M/day`` or ``20``. Raises InputError."""
+    matched = _RATE.fullmatch(text.strip())
+    count = positive_count(matched[1] if matched else text, "--rate")
+    return count / (_PERIODS[matched[2][0].lower()] if matched else 1.0)

@@ -41,3 +41,11 @@ BASIS = {
     "extrapolated": "beyond anything measured",
 }
 """What an estimate stands on, in a sentence."""
+
+
+METERS = {
+    "energy counter": "the GPU's own counter",
+    "integrated power": "the driver's power over time",
+    "RAPL": "the processor's own counters (RAPL)",
+}
+"""How the energy of a run was measured, in words."""

@@ -10,11 +10,12 @@ import types
 from collections.abc import Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
+from pathlib import Path
 from typing import Annotated, Any, Literal, Union, cast, get_args, get_origin, get_type_hints
 
 import msgspec
 
-from gpuwise.errors import DataError, FieldError, InputError
+from gpuwise.errors import DataError, FieldError, FileError, InputError
 from gpuwise.export.job import Job
 from gpuwise.facts.hardware.accelerators import accelerators
 from gpuwise.facts.hardware.corrections import Correction
@@ -23,7 +24,7 @@ from gpuwise.facts.hardware.systems import Cluster, System, networks, system_nam
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.facts.models.catalogue import find_model
 from gpuwise.facts.models.checks import check_architecture
-from gpuwise.files import convert
+from gpuwise.files import convert, parse_json, read_stdin, read_text
 from gpuwise.plan.cluster_document import PLAN_VERSION
 from gpuwise.plan.space.conditions import Setting
 from gpuwise.plan.space.rules import check_strategy
@@ -176,3 +177,23 @@ def _checked(hint: Any, name: str) -> Any:
     if origin is not None and issubclass(origin, Mapping):
         return dict[str, _checked(inner[1], name)]  # type: ignore[misc]
     return hint
+
+
+def read_document(name: str) -> dict[str, Any]:
+    """What `gpuwise plan --json` or `gpuwise capacity --json` printed, perhaps after other lines. Raises FileError."""
+    text = read_stdin() if name == "-" else read_text(Path(name), hint=HINT)
+    try:
+        document = parse_json(text, name, hint=HINT)
+    except FileError:
+        lines = text.rstrip().splitlines()
+        if len(lines) < 2:
+            raise
+        document = parse_json(lines[-1], name, line=len(lines), hint=HINT)
+    if not isinstance(document, dict):
+        raise FileError("is not a plan", file=name, hint=HINT)
+    return cast("dict[str, Any]", document)
+
+
+def read_job(name: str) -> Job:
+    """The job of a plan in a file, ``-`` for what is piped in. Raises InputError."""
+    return job_of_document(read_document(name), name)

@@ -22,7 +22,7 @@ def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A plan for two nodes, read without being made."""
     strategy = Strategy(dp=16, sharding="zero3", precision="bf16", recompute="none", stack="eager-fsdp")
     job = Job(find_model("llama-3.1-8b"), find_cluster("2x8xH100-SXM"), strategy, 4096, tokens=1e9, step_time_s=2.0)
-    monkeypatch.setattr("gpuwise.cli.export.command.read_job", lambda _: job)
+    monkeypatch.setattr("gpuwise.plan.plan_file.read_job", lambda _: job)
     monkeypatch.chdir(tmp_path)
     return tmp_path / "plan.json"
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from gpuwise.cli.options import Duration, NewFile
+from gpuwise.cli.progress import say
 from gpuwise.errors import InputError
 
 if TYPE_CHECKING:
@@ -244,12 +244,3 @@ def _is_below(of_expected: float | None, verdict: str, threshold: float | str | 
     if threshold is None or of_expected is None:
         return False
     return verdict == "low" if isinstance(threshold, str) else of_expected < threshold
-
-
-def say(text: str) -> None:
-    """Progress on stderr: one line that is written over on a terminal, a line each elsewhere."""
-    if sys.stderr.isatty():
-        sys.stderr.write(f"\r\x1b[2K{text[:78]}")
-    elif text:
-        sys.stderr.write(text + "\n")
-    sys.stderr.flush()

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from gpuwise.cli.options import Duration, Length, Money, Whole, given, positive_count, refuse
+from gpuwise.cli.options import Duration, Length, Money, Whole, bits_of, given, positive_count, rate_per_s, refuse
 from gpuwise.cli.reports import check_reports, write_report
 from gpuwise.errors import GpuwiseError, InputError, NoRoomError, UnknownNameError
 
@@ -34,8 +33,6 @@ LEAST_REQUESTS = 50
 """Of a trace that is replayed."""
 TRACES = (".csv", ".json", ".jsonl")
 """Ends of names that --workload takes for a trace's."""
-_RATE = re.compile(r"(.*?)\s*(?:/\s*|\s+per\s+)(s|sec|second|min|minute|h|hour|d|day)", re.IGNORECASE)
-_PERIODS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 @Parameter(name="*")
@@ -294,30 +291,12 @@ def _served(model: str, workload: str | None) -> Architecture | ConvNet | Denois
 
 
 def as_named(model: str, arch: Architecture | ConvNet | Denoiser, constraints: Constraints) -> Constraints:
-    """``constraints`` with the weights that the model's name or config says, a GGUF file's under llama.cpp. Raises InputError
-    where options say otherwise, or for a format that is not simulated."""
-    from gpuwise.cli.pick.command import bits_of
-    from gpuwise.facts.models.architecture import Architecture
-    from gpuwise.serve.engines.engine import engine_name, engine_of
-    from gpuwise.serve.formats import LLAMA_CPP_FORMATS, bits_as_stored, gguf_bits, gguf_format
+    """``constraints`` with the engine and weights that the model's name or config says (:func:`stored_as`)."""
+    from gpuwise.serve.engines.engine import stored_as
 
-    form = gguf_format(model)
-    if form is None and isinstance(arch, Architecture) and arch.stored_format is not None:
-        if arch.stored_format not in LLAMA_CPP_FORMATS:
-            asked = None if constraints.weights is None else bits_of(constraints.weights)
-            bits = bits_as_stored(arch, asked)
-            return replace(constraints, weights=None if bits is None else ",".join(map(str, bits)))
-        form = arch.stored_format
-    if form is None:
-        return constraints
-    reads = engine_of(form).name
-    engine = constraints.engine if constraints.engine != FREE.engine else reads
-    if constraints.weights is not None or engine_name(engine.partition("@")[0]) != reads:
-        raise InputError(
-            f"{form} in the model's name and --weights or --engine say two things",
-            hint=f"leave the format out of the name for other weights or engines; a file in {form} runs under {reads}",
-        )
-    return replace(constraints, engine=engine, weights=str(gguf_bits(form)))
+    asked = None if constraints.engine == FREE.engine else constraints.engine
+    engine, bits = stored_as(model, arch, asked, bits_of(constraints.weights) or None)
+    return replace(constraints, engine=engine or FREE.engine, weights=None if bits is None else ",".join(map(str, bits)))
 
 
 def _passes(traffic: Traffic, constraints: Constraints) -> PassQuestion:
@@ -343,7 +322,7 @@ def _ranked(
     """Every accelerator that is had, as the fleet that carries the load."""
     import datetime
 
-    from gpuwise.cli.step.progress import progress
+    from gpuwise.cli.progress import progress
     from gpuwise.pick.capacity import rank_accelerators
 
     if constraints.price is not None or constraints.provider is not None:
@@ -451,7 +430,7 @@ def _source(traffic: Traffic, context: int) -> tuple[Any, float]:
     """What is drawn from or replayed, and how much higher its peak is than its mean."""
     from gpuwise.serve.load.arrivals import day_shape, unit_arrivals
     from gpuwise.serve.load.traces import read_trace, refuse_beyond
-    from gpuwise.serve.load.workloads import find_workload
+    from gpuwise.serve.load.workloads import find_workload, within
 
     if traffic.trace is not None:
         if traffic.arrivals is not None:
@@ -463,13 +442,7 @@ def _source(traffic: Traffic, context: int) -> tuple[Any, float]:
         return trace, trace.peak_over_mean
     if traffic.drop_long:
         raise InputError("--drop-long without --trace", hint="requests of a workload are cut to the context")
-    workload = find_workload(traffic.workload or "chat")
-    if workload.source == "given" and workload.prompt.mean + workload.output.mean > context:
-        tokens = workload.prompt.mean + workload.output.mean
-        raise InputError(
-            f"{tokens:,.0f} tokens a request are more than the context of {context:,}",
-            hint="shorter lengths, or a model with a longer context",
-        )
+    workload = within(find_workload(traffic.workload or "chat"), context)
     if traffic.arrivals is None:
         return workload, workload.peak_over_mean
     kind, _, value = traffic.arrivals.partition(":")
@@ -489,16 +462,8 @@ def _source(traffic: Traffic, context: int) -> tuple[Any, float]:
     return workload, number
 
 
-def rate_per_s(text: str) -> float:
-    """Requests a second of ``20/s``, ``1M/day`` or ``20``. Raises InputError."""
-    matched = _RATE.fullmatch(text.strip())
-    count = positive_count(matched[1] if matched else text, "--rate")
-    return count / (_PERIODS[matched[2][0].lower()] if matched else 1.0)
-
-
 def wanted_of(constraints: Constraints, load: Load) -> Requirements:
     """The options as what the search must hold fast. Raises InputError and UnknownNameError."""
-    from gpuwise.cli.pick.command import bits_of
     from gpuwise.serve.capacity.configurations import USUAL_BITS, Requirements
     from gpuwise.serve.engines.engine import engine_name
 
@@ -554,7 +519,7 @@ def _adapters(text: str) -> Adapters:
 
 
 def _answer(asked: Question) -> Draft:
-    from gpuwise.cli.step.progress import progress
+    from gpuwise.cli.progress import progress
     from gpuwise.serve.capacity.answer import draft_on
 
     with progress("simulating") as say:
@@ -562,7 +527,7 @@ def _answer(asked: Question) -> Draft:
 
 
 def _finished(answer: Draft | Capacity, *, explain: bool = True) -> Capacity:
-    from gpuwise.cli.step.progress import progress
+    from gpuwise.cli.progress import progress
     from gpuwise.serve.capacity.answer import Draft, explained
 
     with progress("simulating") as say:

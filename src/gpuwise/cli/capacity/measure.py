@@ -33,7 +33,7 @@ def measure_server(
     answer: Capacity, url: str, bounds: Bounds, most_requests: int, model: str | None, *, keep: bool, json: bool
 ) -> int:
     """Send the load, print and keep what came back. 1 when a target was missed or nothing was answered whole."""
-    from gpuwise.cli.step.progress import progress
+    from gpuwise.cli.progress import progress
     from gpuwise.serve.capacity.rate import operate
     from gpuwise.serve.measure.comparison import figures, records_of
     from gpuwise.serve.measure.http import parse_address

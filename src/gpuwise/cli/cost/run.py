@@ -121,7 +121,7 @@ def run(
         plan = captured_plan(model, on, training, fixed, code, samples=samples, price=rent_price, provider=provider)
         amount = f"{format_count(samples)} samples"
     if plan.best is None:
-        return _nothing_fits(plan, json)
+        return _nothing_fits(plan, on, json)
     best = plan.best
     if best.time_s.expected > LONGEST_YEARS * YEAR_S:
         raise InputError(
@@ -234,14 +234,16 @@ def _run(
     )
 
 
-def _nothing_fits(plan: Plan[Any], json: bool) -> int:
+def _nothing_fits(plan: Plan[Any], on: str, json: bool) -> int:
     if json:
         from gpuwise.cli.out import print_json
         from gpuwise.plan.document import answer_document
 
         print_json(answer_document(plan))
     else:
-        from gpuwise.cli.plan.view import show_plan
+        from gpuwise.cli.out import console
 
-        show_plan(plan)
+        to = console()
+        to.print(f"{plan.name} does not fit on {on}: there is no bill.")
+        to.print("`gpuwise fit` with the same options lists what would make it fit, and at what cost in speed.", style="dim")
     return 1

@@ -18,7 +18,7 @@ from gpuwise.cli.cost.input import (
     ServingOptions,
 )
 from gpuwise.cli.cost.own import AS_MANY, IN_DOLLARS, OF_OPEX, OWNED_AS_KNOWN, RENTED_AS_KNOWN, answer_hours
-from gpuwise.cli.options import given, refuse
+from gpuwise.cli.options import given, rate_per_s, refuse
 from gpuwise.errors import InputError
 
 if TYPE_CHECKING:
@@ -83,24 +83,28 @@ def serve(
 
 def served_fleet(model: str, on: str, served: ServingOptions, today: datetime.date) -> Capacity:
     """What carries the load on ``on``. Raises InputError where nothing keeps the targets."""
-    from gpuwise.cli.capacity.command import Constraints, Traffic, as_named, question, wanted_of
-    from gpuwise.cli.step.progress import progress
-    from gpuwise.facts.hardware.naming import USUAL, find_cluster
-    from gpuwise.facts.models.catalogue import find_model
-    from gpuwise.serve.capacity.answer import Question, capacity_on
+    from gpuwise.cli.progress import progress
+    from gpuwise.serve.capacity.answer import capacity_on
+    from gpuwise.serve.capacity.api import question
     from gpuwise.serve.load.targets import as_option
 
-    arch = find_model(model)
-    request = Traffic(workload=served.workload, slo=served.slo, rate=served.rate, users=served.users)
-    held = as_named(model, arch, Constraints())
-    load, targets, demand = question(arch, request, held)
+    if served.rate is not None and served.users is not None:
+        raise InputError("--rate and --users say the load twice", hint="give one of them")
+    asked = question(
+        model,
+        on,
+        workload=served.workload or "chat",
+        slo=served.slo,
+        requests_per_s=None if served.rate is None else rate_per_s(served.rate),
+        users=served.users,
+        today=today,
+    )
     with progress("simulating") as say:
-        asked = Question(arch, find_cluster(on, prefer=USUAL), load, targets, demand, today, wanted_of(held, load))
         answer = capacity_on(asked, explain=False, progress=say)
     if answer.served is None:
         feasible = None if answer.miss is None else answer.miss.feasible
         raise InputError(
-            f"nothing on {on} keeps " + ", ".join(t.words for t in targets),
+            f"nothing on {on} keeps " + ", ".join(t.words for t in asked.targets),
             hint=f"--slo {as_option(feasible.targets)} is feasible"
             if feasible is not None
             else f"gpuwise capacity {model} --on {on} says what comes nearest",

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
 from gpuwise.cli.options import LEFT_OPEN, NOTHING_FIXED, Count, LayoutOptions, Training, wishes_of
-from gpuwise.errors import FileError, InputError
+from gpuwise.errors import InputError
 from gpuwise.text import broken_command
 
 if TYPE_CHECKING:
     from gpuwise.export.job import Job
     from gpuwise.export.written import Written
-
-HINT = "give what `gpuwise plan MODEL --on GPUS --json` printed"
 
 
 def export(
@@ -65,7 +63,11 @@ def export(
     from gpuwise.export.targets import TOOLS, able_tool, find_target, gaps_of, write
     from gpuwise.facts.software.compatibility import parse_version
 
-    document = read_document(plan) if plan == "-" or plan.endswith(".json") else None
+    document = None
+    if plan == "-" or plan.endswith(".json"):
+        from gpuwise.plan.plan_file import read_document
+
+        document = read_document(plan)
     if document is not None and plan != "-" and "model_type" in document:
         document = None  # a configuration is a model
     if document is not None and "served" in document:
@@ -146,30 +148,6 @@ def _planned(
         made = job_within(lambda w: make_plan(model, cluster, w), wishes, plan, lambda j: gaps_of(j, tool, engine), stack_of(to))
         job, lacking = made
     return job, lacking, tuple(unused(plan.goal, job.strategy))
-
-
-def read_job(name: str) -> Job:
-    """What `gpuwise plan --json` printed, from a file. Raises InputError."""
-    from gpuwise.plan.plan_file import job_of_document
-
-    return job_of_document(read_document(name), name)
-
-
-def read_document(name: str) -> dict[str, Any]:
-    """What `gpuwise plan --json` or `gpuwise capacity --json` printed, perhaps after other lines. Raises FileError."""
-    from gpuwise.files import parse_json, read_stdin, read_text
-
-    text = read_stdin() if name == "-" else read_text(Path(name), hint=HINT)
-    try:
-        document = parse_json(text, name, hint=HINT)
-    except FileError:
-        lines = text.rstrip().splitlines()
-        if len(lines) < 2:
-            raise
-        document = parse_json(lines[-1], name, line=len(lines), hint=HINT)
-    if not isinstance(document, dict):
-        raise FileError("is not a plan", file=name, hint=HINT)
-    return cast("dict[str, Any]", document)
 
 
 def _one_line(data: str) -> str:

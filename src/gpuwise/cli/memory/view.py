@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpuwise.cli.out import console, grid, section, table_of
-from gpuwise.cli.step.timeline_sketch import show_timeline
+from gpuwise.cli.timeline_sketch import show_timeline
 from gpuwise.units import format_bytes
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from gpuwise.cli.options import Count, Duration, Length, Money, Whole, given, refuse
+from gpuwise.cli.options import Count, Duration, Length, Money, Whole, bits_of, given, refuse
 from gpuwise.errors import InputError, UnknownNameError, nearest_names
 
 PURPOSES = ("train", "finetune", "infer", "embed", "rerank", "vision", "speech", "image", "video", "learn", "mixed")
@@ -269,18 +269,6 @@ def _pass_job(purpose: str, model: Any, work: PickWork, within: Within) -> Any:
     each = HOUR_S if purpose == "speech" else 1.0
     once, per_day = (None if n is None else n * each for n in (getattr(work, name) for name in names))
     return pass_job(purpose, model, items=once, items_per_day=per_day, seq_len=work.seq, years=within.years or 1.0)
-
-
-def bits_of(text: str | None) -> tuple[int, ...]:
-    """``"8,4"`` as bits of a weight; empty when nothing was said. Raises InputError."""
-    if text is None:
-        return ()
-    bits: list[int] = []
-    for part in text.replace("-bit", "").replace("int", "").replace("bf", "").replace("fp", "").split(","):
-        if part.strip() not in ("16", "8", "4"):
-            raise InputError(f"--weights {text!r} is not of 16, 8 and 4 bits", hint="for example --weights 16,8")
-        bits.append(int(part))
-    return tuple(dict.fromkeys(bits))
 
 
 def limits_of(within: Within, by: str | None, purpose: str = "") -> Any:

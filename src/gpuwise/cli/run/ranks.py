@@ -308,7 +308,7 @@ def _settings(script: str, options: OnRanks) -> list[str]:
 
 
 def _job(path: Path) -> Job:
-    from gpuwise.cli.export.command import read_job
+    from gpuwise.plan.plan_file import read_job
 
     return read_job(str(path))
 

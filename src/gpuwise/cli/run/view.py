@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
+from gpuwise.cli.words import METERS
 from gpuwise.units import J_PER_KWH, format_bytes, format_duration, format_usd
 
 if TYPE_CHECKING:
@@ -74,8 +75,6 @@ def summary(result: RunResult) -> None:
 
 
 def _lines(result: RunResult, comparison: RunComparison) -> list[str]:
-    from gpuwise.cli.tune.view import METERS
-
     lines: list[str] = []
     e = comparison.expected
     if comparison.usable is not None:

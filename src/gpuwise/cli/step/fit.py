@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gpuwise.cli.options import LayoutOptions, Training
+from gpuwise.cli.progress import progress
 from gpuwise.cli.step.options import OwnCode, batch_of, changes_of, refuse_layout, subject_of
-from gpuwise.cli.step.progress import progress
 
 
 def fit_own(

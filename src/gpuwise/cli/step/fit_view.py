@@ -162,7 +162,7 @@ def show_findings(to: Console, capture: Capture) -> None:
 
 
 def _sketch(to: Console, fit: Fit[StepEstimate]) -> None:
-    from gpuwise.cli.step.timeline_sketch import show_timeline
+    from gpuwise.cli.timeline_sketch import show_timeline
     from gpuwise.predict.memory.timeline import memory_timeline
 
     # where the peak is was said above

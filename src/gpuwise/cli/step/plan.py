@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from gpuwise.cli.options import LayoutOptions, Training
+from gpuwise.cli.progress import progress
 from gpuwise.cli.step.options import OwnCode, batch_of, refuse_layout, subject_of
-from gpuwise.cli.step.progress import progress
 from gpuwise.errors import InputError
 
 if TYPE_CHECKING:

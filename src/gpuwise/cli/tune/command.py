@@ -127,7 +127,7 @@ def _tune(job: TrialJob, options: Options, out: Path, *, resume: bool, usd_per_h
     from contextlib import ExitStack
     from importlib.metadata import PackageNotFoundError, version
 
-    from gpuwise.cli.bench.command import say
+    from gpuwise.cli.progress import say
     from gpuwise.train.hook.zygote import FORKS, Zygote
     from gpuwise.train.tune.search import Search
     from gpuwise.train.tune.state import State, alone_in, subject_of

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gpuwise.cli.words import METERS
 from gpuwise.units import format_bytes, format_duration, format_usd
 
 if TYPE_CHECKING:
@@ -22,11 +23,6 @@ if TYPE_CHECKING:
 WIDE = 100
 """Columns from which a lever's most possible gain is shown beside the measured one."""
 MOST_SHOWN = 100.0
-METERS = {
-    "energy counter": "the GPU's own counter",
-    "integrated power": "the driver's power over time",
-    "RAPL": "the processor's own counters (RAPL)",
-}
 
 
 def show(result: Result, patch: Patch, script: str, config: Path | None, worth: Worth | None = None) -> None:

@@ -10,12 +10,11 @@ from gpuwise.facts.models.catalogue import find_model
 from gpuwise.serve.capacity.answer import Capacity, Question, capacity_on, check_model, usual_targets
 from gpuwise.serve.capacity.configurations import USUAL_BITS, Requirements
 from gpuwise.serve.capacity.fleet import Demand
-from gpuwise.serve.engines.engine import DEFAULT_ENGINE
-from gpuwise.serve.formats import bits_as_stored
+from gpuwise.serve.engines.engine import DEFAULT_ENGINE, stored_as
 from gpuwise.serve.load.load import Load
 from gpuwise.serve.load.targets import parse_targets
 from gpuwise.serve.load.traces import read_trace, refuse_beyond
-from gpuwise.serve.load.workloads import THINK_S, find_workload
+from gpuwise.serve.load.workloads import THINK_S, find_workload, within
 
 
 def capacity(
@@ -40,19 +39,54 @@ def capacity(
     ``engine`` may have a version (``vllm@0.19.0``); ``explain`` adds what single changes would bring. Raises InputError and
     UnknownNameError for what cannot be meant, UnpredictableError where no kernel has a rate.
     """
+    asked = question(
+        model,
+        on,
+        workload=workload,
+        trace=trace,
+        slo=slo,
+        requests_per_s=requests_per_s,
+        users=users,
+        think_s=think_s,
+        engine=engine,
+        bits=bits,
+        today=today,
+    )
+    return capacity_on(asked, explain=explain)
+
+
+def question(
+    model: str,
+    on: str,
+    *,
+    workload: str = "chat",
+    trace: str | Path | None = None,
+    slo: str | None = None,
+    requests_per_s: float | None = None,
+    users: int | None = None,
+    think_s: float = THINK_S,
+    engine: str = DEFAULT_ENGINE,
+    bits: tuple[int, ...] = USUAL_BITS,
+    today: datetime.date | None = None,
+) -> Question:
+    """What :func:`capacity` answers; parameters and errors are its own."""
     arch = find_model(model)
     check_model(arch)
-    source = find_workload(workload) if trace is None else refuse_beyond(read_trace(Path(trace)), arch.max_seq_len)
+    stored, formats = stored_as(model, arch, None if engine == DEFAULT_ENGINE else engine, None if bits == USUAL_BITS else bits)
+    source = (
+        within(find_workload(workload), arch.max_seq_len)
+        if trace is None
+        else refuse_beyond(read_trace(Path(trace)), arch.max_seq_len)
+    )
     load = Load(source, arch.max_seq_len)
-    name, _, version = engine.partition("@")
+    name, _, version = (stored or DEFAULT_ENGINE).partition("@")
     rate = load.recorded_rate_per_s if requests_per_s is None and users is None else requests_per_s
-    asked = Question(
+    return Question(
         arch,
         find_cluster(on, prefer=USUAL),
         load,
         usual_targets(load) if slo is None else parse_targets(slo),
         Demand(rate, users, think_s, load.peak_over_mean),
         today or datetime.date.today(),
-        Requirements(name, version or None, bits_as_stored(arch, None if bits == USUAL_BITS else bits) or bits),
+        Requirements(name, version or None, USUAL_BITS if formats is None else formats),
     )
-    return capacity_on(asked, explain=explain)

@@ -13,7 +13,7 @@ from gpuwise.facts.models.architecture import Architecture
 from gpuwise.facts.software.support import support_of
 from gpuwise.predict.memory.kv_cache import PAGED, CacheLayout
 from gpuwise.serve.engines.settings import EngineRules, Settings
-from gpuwise.serve.formats import ENGINE_FORMATS, FORMAT_OF_BITS
+from gpuwise.serve.formats import ENGINE_FORMATS, FORMAT_OF_BITS, LLAMA_CPP_FORMATS, bits_as_stored, gguf_bits, gguf_format
 
 DEFAULT_ENGINE = "vllm"
 LOCAL_ENGINE = "llama.cpp"
@@ -254,3 +254,24 @@ def version_number(text: str) -> tuple[int, ...]:
         if digits != part:
             break
     return tuple(numbers)
+
+
+def stored_as(
+    model: str, arch: object, engine: str | None, bits: tuple[int, ...] | None
+) -> tuple[str | None, tuple[int, ...] | None]:
+    """``engine`` and ``bits`` (None: left open) with what the model's name or config says of its weights; a GGUF file's format is
+    read by llama.cpp. Raises InputError where they are asked to be something else, or for a format that is not simulated."""
+    form = gguf_format(model)
+    if form is None and isinstance(arch, Architecture) and arch.stored_format is not None:
+        if arch.stored_format not in LLAMA_CPP_FORMATS:
+            return engine, bits_as_stored(arch, bits)
+        form = arch.stored_format
+    if form is None:
+        return engine, bits
+    reads = engine_of(form).name
+    if bits is not None or engine_name((engine or reads).partition("@")[0]) != reads:
+        raise InputError(
+            f"{form} in the model's name and --weights or --engine say two things",
+            hint=f"leave the format out of the name for other weights or engines; a file in {form} runs under {reads}",
+        )
+    return engine or reads, (gguf_bits(form),)

@@ -230,3 +230,14 @@ def _sessions(workload: Workload, sessions: Sessions, output: I64, rate_per_s: f
     kept = np.argsort(arrival, kind="stable")[:n]
     _, text = np.unique(owner[kept], return_inverse=True)
     return Requests(arrival[kept] - arrival[kept[0]], tokens[kept], answer[kept], text.astype(np.int64))
+
+
+def within(workload: Workload, context: int) -> Workload:
+    """``workload``. Raises InputError where lengths that were given are longer than the context."""
+    tokens = workload.prompt.mean + workload.output.mean
+    if workload.source == "given" and tokens > context:
+        raise InputError(
+            f"{tokens:,.0f} tokens a request are more than the context of {context:,}",
+            hint="shorter lengths, or a model with a longer context",
+        )
+    return workload

@@ -30,3 +30,12 @@ def progress(doing: str = "capturing") -> Generator[Callable[[str], None], None,
     finally:
         if is_terminal:
             sys.stderr.write("\r\x1b[K")
+
+
+def say(text: str) -> None:
+    """Progress on stderr: one line that is written over on a terminal, a line each elsewhere."""
+    if sys.stderr.isatty():
+        sys.stderr.write(f"\r\x1b[2K{text[:78]}")
+    elif text:
+        sys.stderr.write(text + "\n")
+    sys.stderr.flush()
