@@ -170,20 +170,20 @@ def _engine_rows(table: OpTable, decode: bool) -> OpTable:
     drop = [n.endswith((".residual", ".bias")) or n.startswith(("head.loss", "ep.")) or n in _IN_ONE_KERNEL for n in table.name]
     if decode:
         drop = [d or n.startswith(_BESIDE) for d, n in zip(drop, table.name, strict=True)]
-    names = list(table.name)
-    if "attention.q_down" in names and "attention.kv_down" in names:
-        drop[names.index("attention.kv_down")] = True
+    joined = {first: table.name.index(other) for first, other in _ONE_PRODUCT if {first, other} <= set(table.name)}
+    for other in joined.values():
+        drop[other] = True
     rows = table.select((table.phase == Phase.FORWARD) & ~np.array(drop, bool))
     shape, kind, flop = rows.shape.copy(), rows.kind.copy(), rows.flop.copy()
     for i, name in enumerate(rows.name):
-        if name == "attention.q_down" and "attention.kv_down" in names:
-            other = names.index("attention.kv_down")
-            shape[i, 2] += table.shape[other, 2]
-            flop[i] += table.flop[other]
+        if name in joined:
+            shape[i, 2] += table.shape[joined[name], 2]
+            flop[i] += table.flop[joined[name]]
         if name == "moe.unpermute":
             kind[i] = int(Kind.COLLECTIVE)
     return replace(rows, shape=shape, kind=kind, flop=flop)
 
 
 _IN_ONE_KERNEL = frozenset(row for block in KINDS for row in block.in_one_kernel)
+_ONE_PRODUCT = tuple(block.one_product for block in KINDS if block.one_product)
 _BESIDE = tuple(block.beside_in_decode for block in KINDS if block.beside_in_decode)

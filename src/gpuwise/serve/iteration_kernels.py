@@ -28,6 +28,7 @@ from gpuwise.predict.kernels.registry import kernel_times
 from gpuwise.predict.kernels.single import matmul
 from gpuwise.serve.engines.engine import Engine, EngineConfig, version_number
 from gpuwise.serve.formats import FORMATS
+from gpuwise.workload.blocks.kinds import LATENT
 from gpuwise.workload.row_codes import Kind
 from gpuwise.workload.step import FAMILIES, OpTable
 
@@ -71,7 +72,7 @@ def row_times(
         bases.append(result.basis)
 
     s = rows.shape
-    absorbed = np.array([n == "attention.kv_up" for n in rows.name], bool) & (q_len == 1)
+    absorbed = np.array([n == LATENT.own_row for n in rows.name], bool) & (q_len == 1)
     if absorbed.any():
         put(absorbed, _absorbed(device, arch, config, s[absorbed, 1]))
     mask = (rows.kind == Kind.MATMUL) & ~absorbed

@@ -55,4 +55,4 @@ def test_rows_that_a_kind_names_are_rows_it_writes() -> None:
 
 def _named(block: Block) -> tuple[str, ...]:
     own = (block.own_row,) if block.own_row else ()
-    return (*own, *block.repeated, *block.after_norm, *block.after_activation, *block.in_one_kernel)
+    return (*own, *(block.one_product or ()), *block.repeated, *block.after_norm, *block.after_activation, *block.in_one_kernel)

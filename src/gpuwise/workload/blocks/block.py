@@ -25,6 +25,8 @@ class Block:
     """Products that read an activation's output."""
     in_one_kernel: tuple[str, ...] = ()
     """Rows that an inference engine runs inside the kernel of another of its rows."""
+    one_product: tuple[str, str] | None = None
+    """Two rows that an engine runs as one product, of which the first stays with the width of both."""
     beside_in_decode = ""
     """How the names of rows begin that an engine runs beside others while it decodes, so that they take no time."""
     divided_as = ""

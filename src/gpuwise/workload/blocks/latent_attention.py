@@ -16,6 +16,7 @@ class LatentAttention(Attention):
 
     own_row = "attention.kv_up"
     repeated = ("attention.q_up", "attention.kv_up", "attention.rope", "attention.concat")
+    one_product = ("attention.q_down", "attention.kv_down")
     after_norm = ("attention.q_down", "attention.q_up", "attention.kv_up")
 
     def parameters(self, arch: Architecture) -> dict[str, int]:
