@@ -28,13 +28,13 @@ if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions
 
 COMMANDS: tuple[tuple[str, str, str], ...] = (
-    ("top", "gpuwise.cli.top.command:top", "What do the GPUs do now, who uses them, and why are they slow?"),
-    ("doctor", "gpuwise.cli.doctor.command:doctor", "Is this machine ready, and if not, what exactly mends it?"),
+    ("top", "gpuwise.cli.top.command:top", "What are the GPUs doing now, who uses them, and why are they slow?"),
+    ("doctor", "gpuwise.cli.doctor.command:doctor", "Check this machine's GPU setup and print the commands that fix it."),
     ("plan", "gpuwise.cli.plan.command:plan", "Which GPUs, which layout, how long, how much, to train this?"),
     (
         "export",
         "gpuwise.cli.export.command:export",
-        "What do I give Megatron, torchtitan, Accelerate, DeepSpeed to run this plan?",
+        "Write the files that run this plan in Megatron, torchtitan, Accelerate, DeepSpeed.",
     ),
     (
         "fit",
@@ -51,12 +51,12 @@ COMMANDS: tuple[tuple[str, str, str], ...] = (
         "gpuwise.cli.capacity.command:capacity",
         "Which GPUs, how many, at what latency and price, to serve this load?",
     ),
-    ("op", "gpuwise.cli.op.command:op", "What does one operation cost on this GPU, beside a CPU?"),
-    ("compare", "gpuwise.cli.compare.command:compare", "Which is better at what, and by how much?"),
+    ("op", "gpuwise.cli.op.command:op", "How long does one operation take on this GPU, and on a CPU?"),
+    ("compare", "gpuwise.cli.compare.command:compare", "Which GPU is better at what, and by how much?"),
     ("pick", "gpuwise.cli.pick.command:pick", "Which GPU should I get for this, within this budget?"),
-    ("cost", "gpuwise.cli.cost.command:cost", "Rent or own; what does the year cost, in money, power and carbon?"),
+    ("cost", "gpuwise.cli.cost.command:cost", "Rent or own: what does a year cost, in money, power and carbon?"),
     ("models", "gpuwise.cli.models:models", "The catalogue of model architectures."),
-    ("prices", "gpuwise.cli.prices.command:prices", "What does an hour of an accelerator cost, where, and how old is that?"),
+    ("prices", "gpuwise.cli.prices.command:prices", "What does an accelerator cost per hour, where, and how old is that price?"),
     ("gpus", "gpuwise.cli.gpus:gpus", "The catalogue of accelerators, with the source of every figure."),
     (
         "profile",
@@ -66,16 +66,16 @@ COMMANDS: tuple[tuple[str, str, str], ...] = (
     (
         "bench",
         "gpuwise.cli.bench.command:bench",
-        "What does this machine really deliver, and is that normal?",
+        "How fast is this machine in practice, and is that normal?",
     ),
     ("tune", "gpuwise.cli.tune.command:tune", "What makes this training script faster, and does it still train the same?"),
-    ("run", "gpuwise.cli.run.command:run", "Run a training script as it was tuned, without editing it."),
-    ("lab", "gpuwise.cli.lab.command:lab", "How does a GPU run a kernel, beside a CPU? Occupancy, and why."),
-    ("ui", "gpuwise.ui.command:ui", "All of it in the browser, on this machine only."),
+    ("run", "gpuwise.cli.run.command:run", "Run a training script with its tuned settings, without editing it."),
+    ("lab", "gpuwise.cli.lab.command:lab", "Simulate a kernel warp by warp, compute occupancy, and do the exercises."),
+    ("ui", "gpuwise.ui.command:ui", "The same questions in the browser, on this machine only."),
     (
         "validate",
         "gpuwise.cli.validate.command:validate",
-        "How far is prediction from measurement, by family, source and GPU?",
+        "How far are predictions from measurements, by family, source and GPU?",
     ),
 )
 """Name, where it lives, what it answers; a command's module is imported only when it runs."""

@@ -16,7 +16,7 @@ GIVES_WAY = ("family", "link", "W", "fp8", "year", "bandwidth", "bf16")
 
 
 def gpus(*query: str, json: Annotated[bool, Parameter(negative="")] = False) -> int:
-    """Which accelerators are known; with a name, everything about it and where each figure comes from.
+    """List the known accelerators; with a name: all its figures and their sources.
 
     Parameters
     ----------

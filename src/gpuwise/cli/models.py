@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def models(*query: str, json: Annotated[bool, Parameter(negative="")] = False) -> int:
-    """Which models are known; with a name, its dimensions, parameters and where they come from.
+    """List the known models; with a name: its dimensions, parameters and sources.
 
     Parameters
     ----------

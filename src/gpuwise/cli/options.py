@@ -184,9 +184,7 @@ class Training:
     """Sequences a step, over all accelerators."""
     half_weights: Annotated[bool, Parameter(negative="")] = False
     """Weights and gradients in 16 bits, without fp32 copies."""
-    year: Annotated[
-        Whole | None, Parameter(show_default="today's, or that of the published run which this is", metavar="YEAR")
-    ] = None
+    year: Annotated[Whole | None, Parameter(show_default="the current year, or that of the published run", metavar="YEAR")] = None
     """Assume the software of this year. Before 2023: no FlashAttention or sequence parallelism. Before 2025: no overlap of expert
     all-to-all."""
     lora: Annotated[bool, Parameter(negative="")] = False

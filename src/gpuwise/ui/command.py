@@ -19,19 +19,19 @@ def ui(
     browser: bool = True,
     json: Annotated[bool, Parameter(negative="")] = False,
 ) -> int:
-    """All of it in the browser, on this machine only.
+    """The same questions in the browser, on this machine only.
 
-    Opens a page that asks what the commands ask, and shows what they answer. Nothing leaves this machine, and nobody else
-    reaches it: the address holds a token that is good for this run. Ends on Ctrl-C.
+    Opens a page with the questions and answers of the commands. No data leaves this machine. The address contains a token
+    that is valid for this run only. Ends on Ctrl-C.
 
     Parameters
     ----------
     port
-        Where to listen (0 takes a free one).
+        Port to listen on: 8317, or 0 for a free one.
     host
-        The address to listen on, for others than this machine: they can then ask whatever you can, if they know the token.
+        Address to listen on: 0.0.0.0 for other machines. Anyone with the token can run any query you can.
     folder
-        Where the page Fit finds your own code (the folder one stands in): files in it can be run by a button.
+        Folder of your own code for the page Fit. A button on the page can run files in it. Without it: the current folder.
     browser
         Open the page in the browser; --no-browser only prints its address.
     json

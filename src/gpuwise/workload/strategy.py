@@ -51,7 +51,7 @@ class Strategy:
 
     precision: str = option(
         "bf16",
-        "Format of the matrix products; several with commas; auto: the fastest of those that the GPU has.",
+        "Format of the matrix products; several with commas; auto: the fastest format of the GPU.",
         choices=PRECISIONS,
         usual="bf16",
         label="Precision",
@@ -74,13 +74,13 @@ class Strategy:
         True, "Split norms and residuals over the tensor ranks.", label="Sequence parallelism", axis="row", needs="tp"
     )
     context_parallel: str = option(
-        "ring", "How context parallelism exchanges.", choices=CONTEXT_PARALLELS, usual="ring", needs="cp"
+        "ring", "How context parallelism exchanges keys and values.", choices=CONTEXT_PARALLELS, usual="ring", needs="cp"
     )
     schedule: str = option("1f1b", "Pipeline schedule.", choices=SCHEDULES, label="Schedule", axis="row", needs="pp")
     sharding: str = option(
         "none",
-        "Data-parallel sharding: of optimizer states (zero1), of gradients too (zero2), of weights too (zero3, FSDP), or "
-        "of all inside a group, which is replicated (hybrid).",
+        "Data-parallel sharding: optimizer states (zero1), also gradients (zero2), also weights (zero3, FSDP), or all "
+        "of them inside a replicated group (hybrid).",
         choices=SHARDINGS,
         label="Sharding",
         axis="state",
@@ -88,9 +88,9 @@ class Strategy:
     )
     shard_group: int = option(
         0,
-        "Ranks that a shard spans.",
+        "Ranks over which one copy is sharded: 8.",
         unit="RANKS",
-        usual="those of a system with hybrid sharding, all data-parallel ranks with ZeRO",
+        usual="one system with hybrid sharding, all data-parallel ranks with ZeRO",
         label="Ranks of a shard",
         axis="state",
         ranks=True,
@@ -100,7 +100,7 @@ class Strategy:
     recompute: str = option("none", "Activation recompute.", choices=RECOMPUTES, label="Recompute", axis="activation", ranks=True)
     recompute_every: int = option(
         1,
-        "With full recompute: one layer in this many.",
+        "With full recompute: recompute one layer in this many.",
         unit="LAYERS",
         label="Recompute one layer in",
         axis="activation",
@@ -115,14 +115,14 @@ class Strategy:
     """fp32 copy of the weights beside half-precision ones (Megatron, AMP keeps fp32 weights: the same bytes)."""
     gradient_dtype: str = option(
         "fp32",
-        "Format gradients are accumulated in; fp16 is that of DeepSpeed's engine with fp16 weights.",
+        "Format in which gradients are accumulated. fp16: DeepSpeed with fp16 weights.",
         choices=("fp32", "bf16", "fp16"),
         usual="the stack's, mostly fp32",
         label="Gradients",
     )
     step_in_backward: bool = option(
         False,
-        "Update each parameter as soon as its gradient is there: no gradients are kept, and none accumulated.",
+        "Update each parameter as soon as its gradient is ready. Gradients take no memory and cannot be accumulated.",
         negative=False,
     )
     offload_optimizer: bool = option(
@@ -151,7 +151,7 @@ class Strategy:
     """Gradient reduction and parameter gathers run behind backward and forward."""
     etp: int = option(
         1,
-        "Tensor ranks that each expert is divided over (Megatron's --expert-tensor-parallel-size): 1 or those of --tp.",
+        "Expert tensor parallel degree (Megatron's --expert-tensor-parallel-size): 1, or that of --tp.",
         unit="RANKS",
         usual="1",
         label="Experts over tensor ranks",
@@ -161,14 +161,14 @@ class Strategy:
     ``ep * etp``."""
     expert_dispatch: str = option(
         "deepep",
-        "How tokens travel to experts: a copy to each expert, or one to each node (DeepEP).",
+        "Expert all-to-all: one copy of a token per expert, or one per node (DeepEP).",
         choices=EXPERT_DISPATCHES,
         usual="deepep, all-to-all before 2025",
         needs="ep",
     )
     overlap_ep: bool = option(
         True,
-        "Tokens travel to experts behind the work of another micro-batch.",
+        "Overlap the expert all-to-all with the work of another micro-batch.",
         usual="yes, no before 2025",
         name="overlap_experts",
         needs="ep",
@@ -176,14 +176,14 @@ class Strategy:
     """Megatron-Core's ``overlap_moe_expert_parallel_comm``, DualPipe, where the stack can."""
     cuda_graphs: str = option(
         "partial",
-        "What of layers with experts is a CUDA graph: nothing, attention and router (partial), or the whole iteration.",
+        "CUDA graphs in MoE layers: none, attention and router (partial), or the whole iteration.",
         choices=CUDA_GRAPHS,
         usual="partial, none before 2025",
     )
     fused_attention: bool = option(True)
     fused_loss: bool = option(
         False,
-        "Compute the loss in chunks that never hold all logits.",
+        "Compute the loss in chunks, without all logits in memory at once.",
         name="chunked_loss",
         label="Loss in chunks",
         negative=False,
@@ -198,9 +198,7 @@ class Strategy:
         ranks=True,
         needs="lora_rank",
     )
-    quantized_base: bool = option(
-        False, "Adapters on weights held in 4 bits.", name="qlora", label="QLoRA", negative=False, ranks=True
-    )
+    quantized_base: bool = option(False, "Adapters on 4-bit weights.", name="qlora", label="QLoRA", negative=False, ranks=True)
     """NF4 with double quantisation: 0.516 B a parameter."""
     stack: str = option("megatron-core", "Software.", choices=STACKS, label="Software")
     release: float | None = option(None)

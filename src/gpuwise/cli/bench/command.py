@@ -35,15 +35,16 @@ class Instead:
     """Other things to do than measuring the list; one at a time."""
 
     stress: Duration | None = None
-    """Repeat one large product for this long (10m), every result compared bit by bit: a card that differs is faulty."""
+    """Repeat one large matrix product for this time, 10m, and compare every result bit by bit. A GPU whose results differ is
+    faulty."""
     calibrate: Annotated[bool, Parameter(negative="")] = False
-    """Measure about 200 products and some streams: `--on this` in fit, plan and op uses what is learnt from then on."""
+    """Measure about 200 matrix products and some memory streams, for `--on this` in fit, plan and op."""
     history: Annotated[bool, Parameter(negative="")] = False
-    """Show what was measured before instead of measuring."""
+    """Show earlier measurements instead of measuring."""
     export: NewFile | None = None
-    """Write this user's records to a file as JSON lines instead of measuring; - is stdout."""
+    """Write your records to a file as JSON lines instead of measuring; - is stdout."""
     import_: Annotated[Path | None, Parameter(name="--import")] = None
-    """Read JSON lines of another machine or file into the records instead of measuring."""
+    """Add records from a file of JSON lines instead of measuring."""
     list_: Annotated[bool, Parameter(name="--list", negative="")] = False
     """List the measurements instead of measuring."""
 
@@ -74,30 +75,30 @@ def bench(
     instead: Instead = NOTHING_ELSE,
     json: Annotated[bool, Parameter(negative="")] = False,
 ) -> int:
-    """What does this machine deliver, against its specification, its siblings and its CPU? Is that normal?
+    """Measure this machine and compare it with its specification, with other GPUs of its type and with its CPU.
 
-    Measures matrix products, attention, memory, launches, copies, collectives, the data loader and the disk; checks
-    every answer against a reference of higher precision; watches clocks, power and what holds them back. Each result
-    is kept the moment it ends, so Ctrl-C and kill -9 lose nothing that was measured. The exit code is 1 when an answer
-    is wrong, a card is faulty, --fail-below says so, or a busy machine let nothing be measured.
+    Measures matrix products, attention, memory, launches, copies, collectives, the data loader and the disk. Checks every
+    result against a reference of higher precision. Records clocks, power and throttling. Each result is saved as soon as it
+    is measured, so Ctrl-C and kill -9 lose none. The exit code is 1 if a result is wrong, a GPU is faulty, a result is under
+    --fail-below, or the machine was too busy to measure.
 
     Parameters
     ----------
     quick
-        The short list, under a minute: what there is no time for is left out by name.
+        Run the short list, under a minute; skipped measurements are listed.
     only
         Measure these: a family (matmul, attention, memory, launch, copy, peer, collective, loader, disk), a format or
         kind (bf16, nccl, pinned), both (matmul-bf16) or a key of --list. May be given several times.
     device
         Measure on these: cpu, gpu, gpu0, gpu1 ... May be given several times.
     against
-        GPUs you do not have, to compare the processor's products with: 4090, h100-sxm. May be given several times.
+        Compare the CPU's matrix products with a GPU you do not have: 4090, h100-sxm. May be given several times.
     fail_below
-        Exit with 1 when anything is below this share of what is expected (0.9), or below its normal range (normal).
+        Exit with 1 when a result is below this share of the expected value (0.9), or below its normal range (normal).
     each
-        How long to sample each measurement at most (2s; 0.7s with --quick).
+        Longest time to sample each measurement: 2s. Without it: 2s, 0.7s with --quick.
     save
-        Keep the results in the record file (GPUWISE_RECORDS says where).
+        Save the results in the record file (its path: GPUWISE_RECORDS).
     json
         One JSON document on the last line of stdout.
     """

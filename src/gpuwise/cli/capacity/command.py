@@ -40,32 +40,31 @@ TRACES = (".csv", ".json", ".jsonl")
 class Traffic:
     """What is asked of the server."""
 
-    workload: Annotated[str | None, Parameter(show_default="chat for decoders of text", metavar="WORKLOAD")] = None
-    """chat, code, rag, agent, summarise, reasoning, the file of a trace, or in=2000,out=300 with cv=, in_cv=, out_cv=,
-    prefix=, peak=; of encoders and decoders that embed, embed and rerank (passages of --context tokens), of vision transformers
-    and networks of convolutions (resnet-50) vision, of Whisper speech (windows of 30 s, of each of which --context tokens are
-    written), of makers of images image, of videos video."""
+    workload: Annotated[str | None, Parameter(show_default="chat for text decoders", metavar="WORKLOAD")] = None
+    """chat, code, rag, agent, summarise, reasoning, a trace file, or in=2000,out=300 with cv=, in_cv=, out_cv=, prefix=,
+    peak=. Embedding models: embed or rerank (passages of --context tokens). Vision transformers and CNNs (resnet-50): vision.
+    Whisper: speech (30 s windows, --context tokens written for each). Diffusion models: image or video."""
     trace: Path | None = None
     """Replay a recording: CSV (arrival_s,input_tokens,output_tokens or Azure's), Mooncake's JSON lines, ShareGPT's JSON."""
     drop_long: Annotated[bool, Parameter(negative="")] = False
-    """Leave requests of the trace out that are longer than the context."""
+    """Drop requests of the trace that are longer than the context."""
     arrivals: Annotated[str | None, Parameter(metavar="PROCESS")] = None
     """poisson, gamma:CV (gaps that vary by CV), or diurnal:PEAK (a day whose busiest hour is PEAK times the mean)."""
     slo: Annotated[
         str | None,
-        Parameter(show_default="a first token when people of the workload want it, then reading speed", metavar="TARGETS"),
+        Parameter(show_default="a time to first token typical for the workload, then reading speed", metavar="TARGETS"),
     ] = None
     """Targets: ttft_p95=1s,itl_p99=50ms,e2e_p90=10s,tpot_mean=30ms."""
     rate: Annotated[str | None, Parameter(metavar="RATE")] = None
-    """Requests to carry: 20/s, 1M/day."""
+    """Requests to serve: 20/s, 1M/day."""
     users: Whole | None = None
-    """People who each send the next request some time after the last answer."""
+    """Users at once; each sends the next request --think after the last answer."""
     think: Duration | None = None
-    """Time between an answer and a user's next request (45s)."""
+    """Time between an answer and the user's next request: 45s."""
     max: Annotated[bool, Parameter(negative="")] = False
-    """As much as the accelerators carry."""
+    """Report the highest throughput within the latency targets."""
     batching: Annotated[str | None, Parameter(metavar="KIND:N")] = None
-    """Of embed, rerank, vision and speech: dynamic:32, dynamic:32:5ms (held back so long until full) or static:32."""
+    """For embed, rerank, vision and speech: dynamic:32, dynamic:32:5ms (wait at most 5 ms for a full batch) or static:32."""
 
 
 @Parameter(name="*")
@@ -76,33 +75,34 @@ class Constraints:
     engine: Annotated[str, Parameter(metavar="ENGINE")] = "vllm"
     """vllm, sglang, trtllm or llama.cpp, with a version if it matters: vllm@0.19.0."""
     weights: Annotated[str | None, Parameter(metavar="BITS")] = None
-    """Bits of a weight allowed, 16, 8 or 4; several with commas (16,8)."""
+    """Bits per weight allowed: 16, 8 or 4; several with commas (16,8)."""
     kv_cache: Annotated[str, Parameter(metavar="bf16|fp8")] = "bf16"
     """Format of the key-value cache: bf16 or fp8."""
     tp: Whole | None = None
     """Tensor parallel degree."""
     pp: Whole | None = None
-    """Pipeline stages (vllm). Default: tried where links are slow, and where nothing else has room."""
+    """Pipeline stages (vllm): 2. Without it: tried where links are slow, and where nothing else fits."""
     disaggregate: Annotated[str | None, Parameter(metavar="READ:WRITE")] = None
-    """Prompts read by replicas of their own: auto, or how many read and how many write, 3:1 (vllm, sglang)."""
+    """Separate replicas for prefill and decode: auto, or their ratio, 3:1 (vllm, sglang)."""
     draft: Annotated[str | None, Parameter(metavar="TOKENS:KEPT")] = None
-    """Speculative decoding: guessed tokens a step and how many tokens a step keeps, 3:2.4; 3 alone keeps as on code (2.99)."""
+    """Speculative decoding: draft tokens per step, and tokens accepted per step, 3:2.4. 3 alone: the acceptance measured on
+    code (2.99)."""
     lora: Annotated[str | None, Parameter(metavar="ADAPTERS")] = None
-    """Low-rank adapters beside the model, asked for equally often: 50, or 50:32 with a rank, 50:32:8 with 8 at once."""
+    """LoRA adapters beside the model, used equally often: 50, or 50:32 with a rank, or 50:32:8 with 8 at once."""
     context: Length | None = None
-    """Longest request in tokens (the model's context)."""
+    """Longest request in tokens: 8192. Without it: the model's context."""
     budget: Money | None = None
     """Most US dollars an hour for the whole fleet."""
     price: Money | None = None
-    """US dollars per GPU and hour, instead of the market's."""
+    """US dollars per GPU and hour, instead of the market price."""
     provider: Annotated[str | None, Parameter(metavar="NAME")] = None
-    """Whose price counts."""
+    """Use the price of this provider: lambda."""
     buy: Annotated[bool, Parameter(negative="")] = False
-    """Without --on: machines that are bought count too, their price spread over three years with resale and electricity."""
+    """Without --on: also consider bought machines, with their price spread over three years, resale and electricity."""
     form: Annotated[str | None, Parameter(metavar="FORM")] = None
-    """Without --on: only such hardware, bought or rented: card, laptop, mini, edge, server."""
+    """Without --on: only hardware of this form, bought or rented: card, laptop, mini, edge, server."""
     max_watts: Whole | None = None
-    """Without --on: most watts of all accelerators together (design power); machines that are bought count too."""
+    """Without --on: most watts of all accelerators together (design power). Bought machines are considered too."""
 
 
 @Parameter(name="*")
@@ -125,7 +125,7 @@ class Sent:
     served_model: Annotated[str | None, Parameter(metavar="NAME")] = None
     """With --measure: the model's name on the server, where it has several."""
     save: bool = True
-    """With --measure: keep what was measured, for --calibrated."""
+    """With --measure: save the measurement for --calibrated."""
 
 
 CHAT, FREE, USUALLY_SENT = Traffic(), Constraints(), Sent()
@@ -138,7 +138,7 @@ def capacity(
     model: Annotated[str, Parameter(metavar="MODEL")],
     *,
     on: Annotated[
-        str | None, Parameter(show_default="every one that is rented and that the engine runs on, by price", metavar="GPUS")
+        str | None, Parameter(show_default="all rented accelerators that the engine supports, by price", metavar="GPUS")
     ] = None,
     asked: Traffic = CHAT,
     held: Constraints = FREE,
@@ -150,8 +150,8 @@ def capacity(
 ) -> int:
     """Which GPUs, how many, at what latency and price, to serve this load?
 
-    Simulates the engine under the load, finds the settings that carry most of it within the latency targets, and says what
-    gives out first, what it costs, and how to start and to prove it.
+    Simulates the serving engine under the load and searches for the settings with the highest throughput within the latency
+    targets. Reports the bottleneck, the cost, and the commands that start and check the server.
 
     Parameters
     ----------
@@ -160,9 +160,9 @@ def capacity(
     on
         The accelerators: 8xH100-SXM, 4090, dgx-h100.
     calibrated
-        Use what --measure learnt of this model, engine and accelerator.
+        Use the measurements of --measure for this model, engine and accelerator.
     quick
-        Leave out what single changes would bring.
+        Skip the effects of single changes.
     html
         Write a page with figures to this file (.html): it needs no network.
     json

@@ -25,26 +25,27 @@ def compare(
     svg: Path | None = None,
     json: Annotated[bool, Parameter(negative="")] = False,
 ) -> int:
-    """Which is better at what, and by how much?
+    """Which GPU is better at what, and by how much?
 
-    Specifications with their sources, what large kernels really reach, prices, and with --model the predicted work.
+    Shows specifications with their sources, measured rates of large kernels and prices. With --model: predicted time and cost
+    of the work.
 
     Parameters
     ----------
     names
         Two to eight accelerators or systems: "RTX 4090" L40S "A100 80GB", 8xH100-SXM, dgx-h100.
     model
-        A model by name (llama-3.1-8b), a Hugging Face config.json, or dimensions: predicts what each does with it.
+        Predict this model on each: a name (llama-3.1-8b), a Hugging Face config.json, or dimensions.
     purpose
         train, finetune or infer.
     tokens
-        Tokens to train on or to write, for time and money: 15B, 300M.
+        Tokens to train on or to generate, for time and cost: 15B, 300M.
     seq
         Sequence length in tokens.
     precision
         Format of the matrix products in training, of the weights in serving: bf16, fp16, fp8, ...
     sources
-        The source of every figure, one a line.
+        Show the source of every figure, one per line.
     html
         Write a page with figures to this file (.html): it needs no network.
     svg

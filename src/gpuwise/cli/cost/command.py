@@ -29,9 +29,9 @@ for _name, _target, _question in COST_COMMANDS:
 
 @cost.default
 def either(*words: Annotated[str, Parameter(allow_leading_hyphen=True, show=False)]) -> int:
-    """Rent or own; what does the year cost, in money, power and carbon?
+    """Rent or own: what does a year cost, in money, power and carbon?
 
-    Without own, run or serve it is taken from the options: --hours is own, --tokens is run, --rate or --users is serve.
+    Without own, run or serve, the options decide: --hours means own, --tokens means run, --rate or --users means serve.
     """
     question, gpuwise = question_of(words), App(name="gpuwise", result_action="return_value")
     gpuwise.command(cost)

@@ -128,13 +128,13 @@ class FutureOptions:
     """How a demand changes, and how far to look ahead."""
 
     growth: Annotated[Share, Parameter(metavar="SHARE")] = 0.0
-    """Growth of the demand a year: 50%, -20%."""
+    """Growth of the demand per year: 50%, -20%."""
     profile: Annotated[str | None, Parameter(metavar="WEIGHTS")] = None
-    """Twelve weights, one a month: 1,1,1,1,1,2,2,1,1,1,1,1."""
+    """Demand over the year, one weight per month: 1,1,1,1,1,2,2,1,1,1,1,1."""
     demand_spread: Annotated[Spread | None, Parameter(metavar="RANGE")] = None
-    """What will be wanted over what is asked for, as a range: 0.7-1.3; 1 is no doubt."""
+    """Uncertainty of demand, as actual / stated: 0.7-1.3; 1 means certain."""
     years: Annotated[Months, Parameter(show_default="3", metavar="YEARS")] = 36
-    """How long to look ahead: 3, 1.5, 18months."""
+    """Period to compare: 3, 1.5, 18months."""
 
 
 @Parameter(name="*")
@@ -143,15 +143,15 @@ class DemandOptions(FutureOptions):
     """How many GPU-hours, and when."""
 
     hours: Annotated[Hours | None, Parameter(metavar="HOURS")] = None
-    """GPU-hours wanted: 10000/month, 120k/year, 50/day."""
+    """GPU-hours needed: 10000/month, 120k/year, 50/day."""
     hours_per_month: Annotated[Hours | None, Parameter(metavar="HOURS")] = None
-    """The same by the month."""
+    """GPU-hours needed per month: 10000."""
     gpu_hours_per_year: Annotated[Hours | None, Parameter(metavar="HOURS")] = None
-    """The same by the year: 120k."""
+    """GPU-hours needed per year: 120k."""
     shape: Annotated[str | None, Parameter(show_default="steady", metavar="steady|bursts")] = None
     """steady or bursts."""
-    peak: Annotated[Times | None, Parameter(show_default="3 where the shape is bursts", metavar="RATIO")] = None
-    """Most GPUs at once over the mean."""
+    peak: Annotated[Times | None, Parameter(show_default="3 with --shape bursts", metavar="RATIO")] = None
+    """Peak demand / mean demand: 3."""
     burst_share: Annotated[Share | None, Parameter(metavar="SHARE")] = None
     """Share of the time at the peak."""
 
@@ -164,11 +164,11 @@ class ServingOptions:
     rate: Annotated[str | None, Parameter(metavar="RATE")] = None
     """Requests to serve: 20/s or 1M/day."""
     users: Whole | None = None
-    """People to serve, in place of a rate."""
+    """Users to serve, instead of a rate."""
     workload: Annotated[str | None, Parameter(show_default="chat", metavar="WORKLOAD")] = None
     """chat, code, rag, agent, summarise, reasoning, or in=2000,out=300."""
     slo: Annotated[str | None, Parameter(metavar="TARGETS")] = None
-    """Targets of latency: ttft_p95=1s,itl_p99=50ms."""
+    """Latency targets: ttft_p95=1s,itl_p99=50ms."""
 
 
 @Parameter(name="*")
@@ -177,9 +177,9 @@ class DrawnOptions:
     """The futures that are drawn."""
 
     scenarios: Annotated[Count, Parameter(show_default="100k")] = 100_000.0
-    """How many futures to draw: 100k."""
+    """Number of scenarios to simulate: 100k."""
     seed: Annotated[int, Parameter(metavar="N")] = 0
-    """Same seed, same answer."""
+    """Seed of the scenarios; the same seed gives the same answer."""
 
 
 @Parameter(name="*")
@@ -188,9 +188,9 @@ class CurrencyOptions:
     """The currency of amounts."""
 
     currency: Annotated[str, Parameter(metavar="CODE")] = "USD"
-    """Of the amounts given; anything but USD needs --usd-rate."""
+    """Currency of your amounts: EUR. Others than USD need --usd-rate."""
     usd_rate: Annotated[float | None, Parameter(metavar="USD")] = None
-    """US dollars for one unit of the currency."""
+    """US dollars per unit of the currency: 1.08."""
 
 
 @Parameter(name="*")
@@ -205,25 +205,25 @@ class OwningOptions:
     used: Annotated[bool, Parameter(negative="")] = False
     """Buy second-hand."""
     opex_per_month: Money | None = None
-    """One sum a month for everything that runs, in place of power, colocation, staff and support."""
+    """Operating cost per month, instead of power, colocation, staff and support."""
     kwh_price: Annotated[Span | None, Parameter(metavar="USD")] = None
     """US dollars for a kilowatt-hour."""
     pue: Annotated[Span | None, Parameter(metavar="RATIO")] = None
-    """Power usage effectiveness of the place: 1.1 to 1.6."""
+    """Power usage effectiveness of the data centre: 1.1 to 1.6."""
     colo: Annotated[Span | None, Parameter(metavar="USD")] = None
-    """Colocation, US dollars a kilowatt and month."""
+    """Colocation, US dollars per kilowatt and month."""
     staff: Annotated[Span | None, Parameter(metavar="USD")] = None
-    """Staff, US dollars a server and month."""
+    """Staff, US dollars per server and month."""
     support: Annotated[ShareSpan | None, Parameter(metavar="SHARE")] = None
-    """Support contract, share of the price of the servers a year."""
+    """Support contract per year, as a share of the servers' price: 5%."""
     server_overhead: Annotated[Span | None, Parameter(metavar="RATIO")] = None
-    """Price of a server over its GPUs: 1.6."""
+    """Price of a server / price of its GPUs: 1.6."""
     capital: Annotated[Share | None, Parameter(metavar="SHARE")] = None
-    """What money costs a year: 8%."""
+    """Cost of capital per year: 8%."""
     residual: Annotated[ShareSpan | None, Parameter(metavar="SHARE")] = None
-    """Share of the price the hardware brings at the end: 30%, 20%-40%."""
+    """Resale value at the end, as a share of the price: 30%, 20%-40%."""
     utilisation: Annotated[ShareSpan | None, Parameter(metavar="SHARE")] = None
-    """Most of the hours an owned GPU can be given work: 90%."""
+    """Highest utilisation of an owned GPU: 90%."""
 
 
 @Parameter(name="*")
@@ -234,13 +234,13 @@ class RentingOptions:
     rent_price: Money | None = None
     """US dollars for a GPU-hour on demand."""
     provider: Annotated[str | None, Parameter(metavar="NAME")] = None
-    """Whose prices to use, in place of the median over providers."""
+    """Use the prices of this provider instead of the median over providers."""
     spot: Annotated[bool, Parameter(negative="")] = False
-    """The work can be stopped: spot with checkpoints too."""
-    reserved: Annotated[str | None, Parameter(show_default="where a price is known", metavar="TERMS")] = None
-    """Terms to look at: 1y, 3y, 1y,3y or none."""
+    """The work may be interrupted: also consider spot prices, with checkpoints."""
+    reserved: Annotated[str | None, Parameter(show_default="those with a known price", metavar="TERMS")] = None
+    """Reservation terms to compare: 1y, 3y, 1y,3y or none."""
     still: Annotated[bool, Parameter(negative="")] = False
-    """Hold rental prices still."""
+    """Assume rental prices stay constant."""
 
 
 def demand_of(usage: DemandOptions) -> Demand:

@@ -49,21 +49,21 @@ def own(
     svg: Path | None = None,
     json: Annotated[bool, Parameter(negative="")] = False,
 ) -> int:
-    """Rent or own: every way to get so many GPU-hours, in scenarios of prices, demand and failures.
+    """Compare ways to get GPU-hours, rented or owned, over scenarios of prices, demand and failures.
 
     Parameters
     ----------
     on
         The GPUs: 8xH100-SXM, 2x4090. The count is that of one server.
     country
-        Where it runs, for carbon and electricity: DE, US-VA, aws:eu-central-1.
+        Location, for carbon and electricity: DE, US-VA, aws:eu-central-1.
     simple
-        The bare sum: no server, power, capital cost or resale, prices that stand still.
+        Simple sum only: no server, power, cost of capital or resale, constant prices.
     steps
-        What each thing counted changes, from the bare sum on, alone and together.
+        Show how each cost component changes the total, individually and cumulatively.
     rules
-        Judge "rent below 100 hours a month, buy above 1,000" for the GPUs named (several with commas), at half, once
-        and twice the rental price.
+        Test the rule "rent below 100 hours a month, buy above 1,000" for these GPUs (several with commas), at half,
+        once and twice the rental price.
     html
         Write a page with figures to this file.
     svg

@@ -50,7 +50,7 @@ def run(
     svg: Path | None = None,
     json: Annotated[bool, Parameter(negative="")] = False,
 ) -> int:
-    """The bill of training a model once on --tokens, or own code on --samples: money, power and carbon.
+    """Cost of one training run on --tokens (or your own code on --samples): money, power and carbon.
 
     Parameters
     ----------
@@ -61,23 +61,23 @@ def run(
     tokens
         Tokens to train on: 15B.
     samples
-        Own code and models of images: samples to train on, 1.28M for an epoch of ImageNet.
+        Own code and image models: samples to train on, 1.28M for an epoch of ImageNet.
     batch
         Own code and ResNets: samples a step on each GPU.
     country
-        Where it runs, for carbon and electricity: DE, US-VA, aws:eu-central-1.
+        Location, for carbon and electricity: DE, US-VA, aws:eu-central-1.
     rent_price
         US dollars for a GPU-hour on demand.
     provider
-        Whose prices to use, in place of the median over providers.
+        Use the prices of this provider instead of the median over providers.
     spot
-        The work can be stopped: spot with checkpoints.
+        The work may be interrupted: use spot prices, with checkpoints.
     pue
-        Power usage effectiveness of the place: 1.1 to 1.6.
+        Power usage effectiveness of the data centre: 1.1 to 1.6.
     storage_price
-        US dollars a GB and month of storage.
+        US dollars per GB and month of storage.
     egress_gb
-        GB taken out of the cloud at the end.
+        GB downloaded from the cloud at the end.
     eval_share
         Share of the training time spent on evaluation.
     html

@@ -45,7 +45,7 @@ def serve(
     svg: Path | None = None,
     json: Annotated[bool, Parameter(negative="")] = False,
 ) -> int:
-    """Rent or own the GPUs that serve a model to --users or at a --rate.
+    """Compare renting and owning the GPUs that serve a model to --users or at a --rate.
 
     Parameters
     ----------
@@ -54,9 +54,9 @@ def serve(
     on
         The GPUs: 8xH100-SXM, 2x4090. The count is that of one server.
     country
-        Where it runs, for carbon and electricity: DE, US-VA, aws:eu-central-1.
+        Location, for carbon and electricity: DE, US-VA, aws:eu-central-1.
     steps
-        What each thing counted changes, from the bare sum on, alone and together.
+        Show how each cost component changes the total, individually and cumulatively.
     html
         Write a page with figures to this file.
     svg

@@ -26,25 +26,25 @@ def doctor(
     share: Annotated[bool, Parameter(negative="")] = False,
     json: Annotated[bool, Parameter(negative="")] = False,
 ) -> int:
-    """Is this machine ready, and if not, what exactly mends it?
+    """Check this machine's GPU setup and print the commands that fix it.
 
-    Looks at the system, the driver, every GPU, containers, the Python environment and what frameworks say of themselves, each
-    asked in a process of its own. Changes nothing. Exit code 0: ready; 1: ready with limits; 2: not ready.
+    Checks the system, the driver, every GPU, containers, the Python environment and each framework (in its own process).
+    Changes nothing. Exit code 0: ready; 1: ready with limits; 2: not ready.
 
     Parameters
     ----------
     gpus
-        How many GPUs should be here; fewer is a fault. Without it a machine without GPU is ready, for the processor.
+        Number of GPUs expected; fewer is a fault. Without it, a machine without a GPU is ready for work on the CPU.
     python
-        The interpreter whose packages are looked at; else that of the active environment.
+        The Python interpreter whose packages are checked. Without it: that of the active environment.
     limit
         How long each framework may take to answer: 90s.
     frameworks
-        Ask the installed frameworks; --no-frameworks looks at their files only.
+        Start the installed frameworks to check them; --no-frameworks only reads their files.
     notes
-        Show what is good to know and no fault, too.
+        Show notes that are not faults, too.
     fix_plan
-        Write a script that mends the faults to this file (- prints it); it asks before each step and is never run.
+        Write a script that fixes the faults to this file (- prints it). It asks before each step. gpuwise never runs it.
     dockerfile
         Write a Dockerfile for this driver and these GPUs to this file (- prints it).
     compose

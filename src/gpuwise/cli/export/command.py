@@ -29,32 +29,31 @@ def export(
     fixed: LayoutOptions = NOTHING_FIXED,
     json: Annotated[bool, Parameter(negative="")] = False,
 ) -> int:
-    """What do I give Megatron, torchtitan, Hugging Face, Slurm, Kubernetes to run this plan?
+    """Write the files that run this plan in Megatron, torchtitan, Hugging Face, Slurm, Kubernetes.
 
-    Every file is complete but for the data, and of a form that the named version of the tool has itself read. What a
-    tool has no option for is refused, not left out.
+    Every file is complete except for the data. The named version of each tool has read files of this form. A setting that a
+    tool does not have is refused, not left out.
 
     Parameters
     ----------
     plan
-        What `gpuwise plan --json` printed, as a file (- is stdin), or a model, which is planned first with the same
-        options as there, for the software that --to names; or what `gpuwise capacity --json` printed: then the server
-        that it chose.
+        A file with the output of `gpuwise plan --json` or `gpuwise capacity --json` (- is stdin), or a model. A model is
+        planned first, with the same options, for the software of --to.
     to
-        A tool that trains: torchrun (the ranks of `gpuwise run`), megatron, megatron-bridge (NeMo), torchtitan, trainer
-        (Hugging Face), accelerate, deepspeed, lightning, axolotl or llama-factory. Or what
-        starts one: slurm, docker, compose, kubernetes, jobset, trainjob (Kubeflow), skypilot or ray, alone or with the tool:
+        A training tool: torchrun (the ranks of `gpuwise run`), megatron, megatron-bridge (NeMo), torchtitan, trainer
+        (Hugging Face), accelerate, deepspeed, lightning, axolotl or llama-factory. Or a launcher: slurm, docker, compose,
+        kubernetes, jobset, trainjob (Kubeflow), skypilot or ray, alone or with the tool:
         slurm:torchtitan.
     on
-        The GPUs, where a model is given: 8xH100-SXM, 2x8xH200.
+        With a model: the GPUs, 8xH100-SXM, 2x8xH200.
     tokens
-        Tokens to train on, where a model is given: 15B.
+        With a model: tokens to train on, 15B.
     out
-        The folder to write to. Nothing is written over.
+        The folder to write to. Existing files are not overwritten.
     data
-        The data set, as the tool names it, in place of DATA.
+        The data set, in the tool's own spelling. It replaces the placeholder DATA.
     driver
-        NVIDIA's driver on the nodes, like 570.86: a container's image is one that it runs.
+        NVIDIA driver version on the nodes, 570.86: the container image is chosen to run on it.
     json
         One JSON document on the last line of stdout.
     """

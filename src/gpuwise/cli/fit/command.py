@@ -21,9 +21,8 @@ def fit(
 ) -> int:
     """Will it fit? What fills the memory? What is the cheapest change that makes it fit?
 
-    Takes the plain way of training (micro-batch 1, nothing sharded, recomputed or offloaded) unless told
-    otherwise. One's own code (train.py, train.py:make_step) is run without a GPU as it is: see the guide "Your own
-    training script".
+    By default: micro-batch 1, no sharding, no recompute, no offload. Your own code (train.py, train.py:make_step)
+    runs unmodified, without a GPU: see the guide "Your own training script".
 
     Parameters
     ----------
@@ -34,7 +33,7 @@ def fit(
     arguments
         The script's own arguments, after --.
     on
-        The GPUs: 4090, 8xH100-SXM, 2x8xH200, dgx-a100, or this (those of this machine, as measured here).
+        The GPUs: 4090, 8xH100-SXM, 2x8xH200, dgx-a100, or this (the GPUs of this machine, as measured here).
     json
         One JSON document on the last line of stdout.
     """

@@ -10,7 +10,7 @@ LAB_COMMANDS: tuple[tuple[str, str, str], ...] = (
     (
         "occupancy",
         "gpuwise.cli.lab.occupancy:occupancy",
-        "How many blocks of a kernel live on one multiprocessor, what limits them, and what to change?",
+        "How many blocks of a kernel fit on one multiprocessor, what limits them, and what to change?",
     ),
     (
         "simulate",
@@ -20,7 +20,7 @@ LAB_COMMANDS: tuple[tuple[str, str, str], ...] = (
     (
         "cpu-vs-gpu",
         "gpuwise.cli.lab.cpu_vs_gpu:cpu_vs_gpu",
-        "The same product on this CPU, measured, and on any GPU, predicted: who wins, and why?",
+        "Compare one matrix product: measured on this CPU, predicted on any GPU.",
     ),
     (
         "exercise",
@@ -37,7 +37,7 @@ for _name, _target, _question in LAB_COMMANDS:
 
 @lab.default
 def about(*, json: Annotated[bool, Parameter(negative="")] = False) -> int:
-    """Learn how a GPU runs a kernel: what the commands of the lab answer.
+    """Learn how a GPU runs a kernel: occupancy, simulation, comparison with a CPU, exercises.
 
     Parameters
     ----------

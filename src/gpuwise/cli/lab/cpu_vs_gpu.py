@@ -20,19 +20,19 @@ def cpu_vs_gpu(
     against: Annotated[str | None, Parameter(metavar="CPU")] = None,
     json: Annotated[bool, Parameter(negative="")] = False,
 ) -> int:
-    """The same product on this CPU, measured, and on any GPU, predicted: who wins, and why?
+    """Compare one matrix product: measured on this CPU, predicted on any GPU.
 
-    The product is of two fp32 matrices of size x size. Here numpy computes it (and PyTorch, on a GPU of this machine); GPUs are
-    those of `gpuwise op`.
+    Both matrices are fp32, of size x size. NumPy computes the product here (and PyTorch, on a GPU of this machine). GPUs are
+    predicted as by `gpuwise op`.
 
     Parameters
     ----------
     size
-        Side of the matrices (1024).
+        Side of the matrices: 1024.
     on
         A GPU to predict; several times for several (4090, A100-80GB, H100-SXM).
     against
-        A CPU to predict beside the measured one: EPYC 9654; with this, the one here as gpuwise bench measured it.
+        A CPU to predict, too: EPYC 9654, or this (the CPU of this machine, as measured by gpuwise bench).
     json
         One JSON document on the last line of stdout.
     """

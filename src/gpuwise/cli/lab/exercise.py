@@ -20,21 +20,20 @@ def exercise(
     solution: Annotated[bool, Parameter(negative="")] = False,
     json: Annotated[bool, Parameter(negative="")] = False,
 ) -> int:
-    """Ask, hint and judge: one exercise for each lesson, its answer computed when you ask.
+    """Show an exercise, give hints and check your answer: one exercise for each lesson.
 
-    An answer within the exercise's tolerance is right (exit code 0), another is not (1): an estimate by hand leaves out what the
-    models know.
+    An answer within the exercise's tolerance is right (exit code 0), any other is wrong (1).
 
     Parameters
     ----------
     number
         1 to 12.
     answer
-        Your number in the unit of the question (70, 1.5k), or with another of its kind: 145GB, 0.06s, 600M tokens.
+        Your number in the unit of the question (70, 1.5k), or with a unit: 145GB, 0.06s, 600M tokens.
     hint
         Hints up to this one: 1, 2, 3.
     solution
-        The answer and how one gets there.
+        Show the answer and the way to it.
     json
         One JSON document on the last line of stdout.
     """

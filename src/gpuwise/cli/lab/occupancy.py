@@ -22,7 +22,7 @@ _MOST_BYTES = 2**30
 
 def occupancy(
     *,
-    on: Annotated[str | None, Parameter(show_default="that of the compiled kernel", metavar="GPUS")] = None,
+    on: Annotated[str | None, Parameter(show_default="the one of the compiled kernel", metavar="GPUS")] = None,
     regs: Annotated[str | None, Parameter(metavar="N")] = None,
     block: Annotated[str | None, Parameter(metavar="THREADS")] = None,
     smem: Annotated[str | None, Parameter(metavar="SIZE")] = None,
@@ -37,28 +37,28 @@ def occupancy(
     chart: Annotated[bool, Parameter(negative="")] = False,
     json: Annotated[bool, Parameter(negative="")] = False,
 ) -> int:
-    """How many blocks of a kernel live on one multiprocessor, what limits them, and what to change?
+    """How many blocks of a kernel fit on one multiprocessor, what limits them, and what to change?
 
-    The answer is that of NVIDIA's own calculator. Where another calculator says something else, both are shown.
+    The answer is that of NVIDIA's own calculator. If another calculator gives a different answer, both are shown.
 
     Parameters
     ----------
     on
         A GPU (V100, H100-SXM, 4090) or a compute capability (9.0, sm_90).
     regs
-        Registers a thread, as `nvcc -Xptxas -v` prints them.
+        Registers per thread, as printed by `nvcc -Xptxas -v`: 37.
     block
-        Threads of a block.
+        Threads per block: 256.
     smem
-        Static shared memory of a block: 12288, 12KiB.
+        Static shared memory per block: 12288, 12KiB.
     dynamic_smem
-        Dynamic shared memory of a block, given at launch: 49152, 48KiB.
+        Dynamic shared memory per block, set at launch: 49152, 48KiB.
     carveout
-        Percent of the L1 that the kernel would like as shared memory.
+        Percent of the L1 cache that the kernel prefers as shared memory: 50.
     barriers
-        Barriers of a block (1).
+        Barriers per block: 1.
     optin
-        The kernel asked for more than the usual 48 KiB a block.
+        The kernel opted in to more than 48 KiB of shared memory per block.
     cubin
         A compiled kernel to read registers, shared memory and barriers from.
     ptxas_log
@@ -66,9 +66,9 @@ def occupancy(
     triton
         The .json of a kernel in Triton's cache to read them from.
     kernel
-        Which kernel, where the file holds several.
+        Name of the kernel, if the file contains several.
     chart
-        Occupancy over threads of a block and registers of a thread.
+        Chart of occupancy by threads per block and registers per thread.
     json
         One JSON document on the last line of stdout.
     """

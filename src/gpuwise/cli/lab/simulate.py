@@ -23,7 +23,7 @@ LARGEST_ARRAY = 2**26
 
 
 def simulate(
-    task: Annotated[str | None, Parameter(show_default="a list of what each of them is")] = None,
+    task: Annotated[str | None, Parameter(show_default="a list of the tasks")] = None,
     *,
     on: Annotated[str, Parameter(metavar="GPUS")] = USUAL_GPU,
     against: Annotated[str, Parameter(metavar="CPU")] = USUAL_CPU,
@@ -37,9 +37,9 @@ def simulate(
     dynamic_smem: Annotated[str | None, Parameter(metavar="SIZE")] = None,
     json: Annotated[bool, Parameter(negative="")] = False,
 ) -> int:
-    """Why is it fast, or slow? One task on a GPU beside a CPU, warp by warp, with measured cycles.
+    """Why is a kernel fast or slow? Simulates one task on a GPU, warp by warp, with measured cycles, and compares it with a CPU.
 
-    The kernel is run for its values, which are checked, then timed. One's own kernel is a file and a function:
+    The kernel is first run to check its values, then timed. Your own kernel is a file and a function:
     kernel.py:scale --grid 64 --block 256 --arg x=16384 --arg a=2.5
 
     Parameters
@@ -48,25 +48,25 @@ def simulate(
         vector-add, matmul-naive, matmul-tiled, reduction, transpose, transpose-padded, divergence, gather, softmax,
         attention-scores, attention-fused, convolution, or FILE.py:FUNCTION.
     on
-        The GPU (A100-80GB).
+        The GPU: A100-80GB.
     against
-        The CPU (EPYC 9654); with this, the one here as gpuwise bench measured it.
+        The CPU: EPYC 9654, or this (the CPU of this machine, as measured by gpuwise bench).
     size
-        Elements, or the side of a matrix.
+        Elements, or the side of a matrix: 1024.
     crossover
-        From which size on the GPU is faster, launch and copies included.
+        Show the size from which the GPU is faster, launch and copies included.
     timeline
-        What the first warps did, cycle by cycle.
+        Show the first warps, cycle by cycle.
     grid
-        Blocks of one's own kernel: 64, 16x16.
+        Blocks of your own kernel: 64, 16x16.
     block
-        Threads of a block of one's own kernel: 256, 16x16.
+        Threads per block of your own kernel: 256, 16x16.
     arg
-        An argument of one's own kernel: NAME=SHAPE (an fp32 array of random numbers around 0: x=4096, a=64x64), NAME=KIND:SHAPE
+        An argument of your own kernel: NAME=SHAPE (an fp32 array of random numbers around 0: x=4096, a=64x64), NAME=KIND:SHAPE
         with KIND zeros, ones, uniform (0 to 1), int (0, 1, 2 ...), below-N (whole numbers from 0 to N - 1), zeros-int,
         ones-int or states (of random numbers), NAME=@FILE.npy, NAME=NUMBER with a dot (a=2.5, or a=2.5f in fp32) or as n=#1000.
     regs
-        Registers a thread, for the occupancy.
+        Registers per thread, for the occupancy: 37.
     dynamic_smem
         Bytes of cuda.shared.array(0, dtype), the last number of numba's launch: 4KiB.
     json

@@ -23,19 +23,19 @@ def memory(
 ) -> int:
     """What filled the GPU's memory, how fragmented is it, and what would another allocator setting change?
 
-    Reads a file of torch.cuda.memory._dump_snapshot('snapshot.pickle'), without running anything in it, and
-    replays it through the simulated allocator: with its own settings, and with those worth trying.
+    Reads a file of torch.cuda.memory._dump_snapshot('snapshot.pickle'), without executing it, and replays it through a
+    simulated allocator: with the recorded settings, and with others worth trying.
 
     Parameters
     ----------
     snapshot
         The snapshot file.
     conf
-        Settings to compare with, as PYTORCH_CUDA_ALLOC_CONF spells them: expandable_segments:True.
+        Settings to compare with, as in PYTORCH_CUDA_ALLOC_CONF: expandable_segments:True.
     capacity
-        Device memory the process could reserve: 22GiB. Tells where the history would have run out.
+        Device memory the process could reserve: 22GiB. Reports where the run would have gone out of memory.
     device
-        Which GPU of the file (the one with the longest history).
+        Number of the GPU in the file. Without it: the one with the longest history.
     timeline
         Draw memory over time: a figure (.svg) or a page (.html).
     out

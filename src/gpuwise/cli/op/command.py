@@ -53,9 +53,9 @@ def op(
     precision: Annotated[str | None, Parameter(metavar="FORMAT")] = None,
     json: Annotated[bool, Parameter(negative="")] = False,
 ) -> int:
-    """What does one operation cost: time, rate, share of peak, what binds it, against a CPU?
+    """Predict the time, rate, share of peak and bottleneck of one operation, on a GPU or a CPU.
 
-    matmul M N K; attention BATCH HEADS SEQ HEAD_DIM; stream SIZE (own memory); copy SIZE (every path, one
+    matmul M N K; attention BATCH HEADS SEQ HEAD_DIM; stream SIZE (the device's own memory); copy SIZE (every path, one
     direction); allreduce SIZE; decode MODEL (a generated token); train MODEL TOKENS.
 
     Parameters
@@ -65,22 +65,22 @@ def op(
     sizes
         Sizes of the operation: counts for matmul and attention, 1GB for the others, a model by name.
     on
-        A GPU or CPU, or this (this machine's, as measured); several with commas, or --on again, to compare. Several GPUs
+        A GPU or CPU, or this (this machine, as measured). To compare: several with commas, or --on again. Several GPUs
         (8xH100-SXM) for allreduce, decode, train.
     against
         A CPU to compare with: EPYC 9654, i5-12400, Xeon 8480+, or this (as measured).
     dtype
         Format of matmul and attention: fp64, fp32, tf32, fp16, bf16, fp8, mxfp8, nvfp4, int8.
     batch
-        Products at once (matmul), sequences at once (decode).
+        Batch size: products (matmul) or sequences (decode).
     kv_heads
-        Key-value heads of attention, where they are fewer.
+        Key-value heads of attention, if fewer than the query heads.
     causal
-        Whether each token of attention sees only those before it.
+        Causal attention: each token attends to earlier tokens only.
     weights
         Weight format of decode: Q4_K_M, Q8_0, F16 ... (llama.cpp) or bf16, fp8, int4_wo ... (vLLM).
     context
-        Tokens in the cache when decoding (1,024).
+        Tokens in the KV cache when decoding: 1024.
     seq
         Sequence length of train.
     precision

@@ -44,44 +44,42 @@ class PickWork:
 
     tokens: Annotated[Count | None, Parameter(show_default="10M for fine-tuning")] = None
     """Tokens to train on: 15B, 300M. Embedding: tokens to embed once."""
-    images: Annotated[Count | None, Parameter(show_default="1,000 to make")] = None
-    """Vision: images to train on, all epochs together. Image: images to make once."""
+    images: Annotated[Count | None, Parameter(show_default="1,000 to generate")] = None
+    """Vision: images to train on, over all epochs. Image: images to generate once."""
     images_per_day: Count | None = None
-    """Image: images a day, 200k."""
+    """Image: images per day, 200k."""
     videos: Annotated[Count | None, Parameter(show_default="10")] = None
-    """Video: videos to make once."""
+    """Video: videos to generate once."""
     videos_per_day: Count | None = None
-    """Video: videos a day, 500."""
+    """Video: videos per day, 500."""
     hours_of_sound: Annotated[Count | None, Parameter(show_default="100")] = None
-    """Speech: hours of sound to write down once."""
+    """Speech: hours of audio to transcribe once."""
     hours_of_sound_per_day: Count | None = None
-    """Speech: hours of sound a day, 2k."""
+    """Speech: hours of audio per day, 2k."""
     pairs: Count | None = None
     """Reranking: pairs of query and passage to score once."""
     pairs_per_day: Count | None = None
-    """Reranking: pairs a day, 2M."""
+    """Reranking: pairs per day, 2M."""
     seq: Length | None = None
-    """Sequence length in training; of a passage or pair in embedding and reranking (512)."""
-    method: Annotated[
-        str | None, Parameter(show_default="LoRA, on 4-bit weights where nothing else fits", metavar="full|lora|qlora")
-    ] = None
+    """Sequence length in training. Embedding and reranking: length of a passage or pair, 512."""
+    method: Annotated[str | None, Parameter(show_default="LoRA; QLoRA if nothing else fits", metavar="full|lora|qlora")] = None
     """Fine-tuning: full, lora or qlora."""
     lora_targets: Annotated[str | None, Parameter(show_default="all-linear", metavar="LAYERS")] = None
     """Linear layers with adapters: all-linear, attention, mlp, or module names with commas (q_proj,v_proj)."""
     users: Whole | None = None
-    """Serving: people who talk at once."""
+    """Serving: users at once."""
     requests_per_day: Count | None = None
-    """Serving: requests a day, 1M."""
+    """Serving: requests per day, 1M."""
     tokens_per_day: Count | None = None
-    """Serving: tokens written a day. Embedding: tokens embedded a day."""
+    """Serving: tokens generated per day. Embedding: tokens embedded per day."""
     context: Length | None = None
     """Serving: tokens of context for each user."""
     weights: Annotated[str | None, Parameter(show_default="4 for one user, 8 (else 4) for several", metavar="BITS")] = None
-    """Serving: bits of a weight allowed, 16, 8 or 4; several with commas."""
+    """Serving: bits per weight allowed, 16, 8 or 4; several with commas."""
     hours_per_day: Count | None = None
-    """Serving: hours of use a day (8 for users, 24 for a load)."""
+    """Serving: hours of use per day. Without it: 8 for users, 24 for a load."""
     least_speed: Count | None = None
-    """Serving: tokens a second each user must get (5.3, as fast as one reads)."""
+    """Serving: tokens per second for each user. Without it: reading speed, 5.3."""
 
 
 @Parameter(name="*")
@@ -94,27 +92,27 @@ class Within:
     deadline: Annotated[Duration | None, Parameter(show_default="30 days")] = None
     """Longest time: 12h, 3d."""
     rent: Annotated[bool, Parameter(negative="")] = False
-    """Rented hardware only; notebooks come after it."""
+    """Rented hardware only; hosted notebooks are listed after it."""
     own: Annotated[bool, Parameter(negative="")] = False
     """Bought hardware only."""
     vendor: Annotated[str | None, Parameter(metavar="VENDORS")] = None
-    """Vendors that come into question: nvidia,amd."""
+    """Only these vendors: nvidia,amd."""
     max_watts: Whole | None = None
     """Most watts of all bought cards together (design power)."""
     have: Annotated[str | None, Parameter(metavar="MACHINE")] = None
-    """The machine a card goes into: "PSU 850W, 2 slots, 330mm, 64GB RAM, PCIe 4.0 x16, 1x 16-pin"."""
+    """The machine for the new card: "PSU 850W, 2 slots, 330mm, 64GB RAM, PCIe 4.0 x16, 1x 16-pin"."""
     used: bool = True
-    """Second-hand cards count (--no-used: new ones only)."""
+    """Consider second-hand cards; --no-used: new ones only."""
     box: Annotated[bool, Parameter(negative="")] = False
-    """Count the PC around a bought card as well."""
+    """Add the price of the PC for a bought card."""
     country: Annotated[str | None, Parameter(show_default="US", metavar="COUNTRY")] = None
-    """Whose electricity price counts: DE, France, US-CA."""
+    """Country or state of the electricity price: DE, France, US-CA."""
     years: Count | None = None
-    """How long a bought card is kept: what it then sells for is taken off. Serving: also the period paid for (1)."""
+    """Years until a bought card is sold; its resale value is subtracted. Serving: also the period paid for, 1."""
     count: Whole | None = None
     """Most accelerators."""
     form: Annotated[str | None, Parameter(metavar="FORM")] = None
-    """What it is had as: card, laptop, mini (a machine with shared memory), edge (Jetson), server or phone."""
+    """Form of the hardware: card, laptop, mini (a machine with shared memory), edge (Jetson), server or phone."""
 
 
 TOP = 10
@@ -136,22 +134,22 @@ def pick(
 ) -> int:
     """Which GPU should I get for this, within this budget?
 
-    Looks at every accelerator of the catalogue as it can be rented, bought or borrowed in a notebook, predicts those
-    that can win, ranks them, and says why not for the others.
+    Considers every accelerator of the catalogue: rented, bought, or in a hosted notebook. Ranks the best candidates by
+    prediction and gives the reason why each other one is out.
 
     Parameters
     ----------
     purpose
-        train, finetune, infer (chat, serve), embed, rerank, vision (train on images), speech (write it down), image (make
-        images), video (make videos), learn, or mixed (a card to train, one to serve, one to develop on).
+        train, finetune, infer (chat, serve), embed, rerank, vision (train on images), speech (transcribe), image (generate
+        images), video (generate videos), learn, or mixed (one GPU each to train, serve and develop).
     model
-        A model by name (llama-3.1-8b), a Hugging Face config.json, or dimensions (layers=32,hidden=4096,...); of images sdxl,
-        sd-1.5, sd-3.5-large, flux-dev or flux-schnell; of videos wan-2.1-14b, wan-2.1-1.3b, wan-2.2-14b, wan-2.2-5b or
+        A model by name (llama-3.1-8b), a Hugging Face config.json, or dimensions (layers=32,hidden=4096,...); image models sdxl,
+        sd-1.5, sd-3.5-large, flux-dev or flux-schnell; video models wan-2.1-14b, wan-2.1-1.3b, wan-2.2-14b, wan-2.2-5b or
         hunyuan-video.
     by
-        What comes first: cost, time, balance (time against money), value (dollars for work, kept busy) or energy.
+        Ranking: cost, time, balance (time and cost), value (dollars per work at full load) or energy.
     top
-        Rows shown for each way of having hardware.
+        Rows shown for each way to get hardware.
     json
         One JSON document on the last line of stdout.
     """

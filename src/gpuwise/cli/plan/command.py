@@ -39,8 +39,8 @@ def plan(
     """Which GPUs, which layout, how long, how much, to train this?
 
     Searches precision, micro-batch, accumulation, sharding, tensor, pipeline, context and expert
-    parallelism, recompute and offload, and explains the winner. One's own code (train.py, train.py:make_step) is run
-    without a GPU as it is, and its step's time, bottlenecks and costs are told.
+    parallelism, recompute and offload, and explains the winner. For your own script (train.py, train.py:make_step), gpuwise
+    traces one step without a GPU and reports its time, bottlenecks and cost.
 
     Parameters
     ----------
@@ -51,21 +51,21 @@ def plan(
     arguments
         The script's own arguments, after --.
     on
-        The GPUs: 8xH100-SXM, 2x8xH200, dgx-a100, or this (those of this machine, as measured here).
+        The GPUs: 8xH100-SXM, 2x8xH200, dgx-a100, or this (the GPUs of this machine, as measured here).
     tokens
         Tokens to train on: 15B, 300M.
     samples
-        Own code and models of images: samples to train on, 1.28M for an epoch of ImageNet.
+        Own code and image models: samples to train on, 1.28M for an epoch of ImageNet.
     deadline
         Longest time: 12h, 3d.
     budget
         Most US dollars: 2000.
     price
-        US dollars per GPU and hour, in place of the catalogue's.
+        US dollars per GPU and hour, instead of the catalogue's price.
     provider
-        Whose price to use, in place of the median over providers.
+        Use the price of this provider instead of the median over providers.
     exhaustive
-        Search every degree, schedule and offload rather than what is usual.
+        Search every degree, schedule and offload, not only the common ones.
     json
         One JSON document on the last line of stdout.
     """

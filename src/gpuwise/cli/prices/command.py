@@ -44,10 +44,10 @@ def prices(
     remove: Annotated[str | None, Parameter(metavar="NAME")] = None,
     json: Flag = False,
 ) -> int:
-    """What an hour of an accelerator costs, where, and how old that price is.
+    """Show what an accelerator costs per hour, where, and how old the price is.
 
-    Shipped prices are a dated snapshot; --refresh fetches new ones and --import adds your own contract, both
-    kept with their history. A contract of your own is what other commands reckon with.
+    Shipped prices are a dated snapshot. --refresh fetches new ones and --import adds your own contract; both are saved with
+    their history. Other commands use your own contract where there is one.
 
     Parameters
     ----------
@@ -55,11 +55,11 @@ def prices(
         An accelerator (h100, 4090), or words to search for (lambda a100); with --refresh, feeds: skypilot,
         skypilot:aws, gpuhunt, gpuhunt:runpod.
     provider
-        Only this provider; with --import, whose prices they are where the file does not say.
+        Only this provider. With --import: the provider of prices whose provider is not in the file.
     region
-        Only regions whose name holds this: us-east, eu.
+        Only regions whose name contains this: us-east, eu.
     count
-        Accelerators in the instance.
+        Accelerators per instance: 8.
     min_memory
         Least memory of one accelerator: 40GB.
     max_price
@@ -71,25 +71,25 @@ def prices(
     sort
         price, per-pflop (an hour of 1e15 dense bf16 FLOP/s), per-gb (an hour of a GB of memory) or age.
     all_
-        Every offer, not only the cheapest of each provider.
+        Show every offer, not only the cheapest of each provider.
     buy
         Purchase prices, new and used, in place of rent.
     history
-        How the price moved, month by month.
+        Show the price month by month.
     refresh
-        Fetch prices from feeds on the network, check them and keep them.
+        Fetch prices from feeds on the network, check and save them.
     import_
-        A CSV file of your own prices to check and keep.
+        Check and save a CSV file of your own prices.
     usd_rate
-        US dollars one unit of the file's currency buys: 1.08.
+        US dollars per unit of the file's currency: 1.08.
     dry_run
-        Show what --import or --refresh would keep, and keep nothing.
+        Show what --import or --refresh would save, and save nothing.
     template
         Print a CSV file to fill in for --import.
     stored
-        What is kept on this machine, and where.
+        Show which prices are saved on this machine, and where.
     remove
-        Drop a source from what is kept on this machine: own-acme.
+        Remove a saved source from this machine: own-acme.
     json
         One JSON document on the last line of stdout.
     """

@@ -26,29 +26,29 @@ def profile(
     whole: Annotated[bool, Parameter(negative="")] = False,
     json: Annotated[bool, Parameter(negative="")] = False,
 ) -> int:
-    """Where does my step's time go, why is the GPU idle, and what would each mend save?
+    """Where does my step's time go, why is the GPU idle, and what would each fix save?
 
-    Runs the training script as it is, watches its steps, traces a few of them and stops it. Its words go through, its
-    files are its own, and where it ends by itself its exit code is kept.
+    Runs the unmodified training script, times its steps, traces a few of them and stops it. The script's output is passed
+    through. If it ends by itself, its exit code is this command's.
 
     Parameters
     ----------
     script
-        The training script, as python would get it; after -- come its own arguments: gpuwise profile train.py -- --lr 0.1
+        The training script; its own arguments come after --: gpuwise profile train.py -- --lr 0.1
     arguments
         The script's own arguments, after --.
     module
-        A module in place of a script, as `python -m` would get it.
+        A module instead of a script, as for `python -m`.
     steps
-        Undisturbed steps to time before some are traced (20).
+        Steps to time before some are traced: 20.
     trace
-        Read traces that torch.profiler wrote, one for each rank, in place of running a script.
+        Read traces of torch.profiler, one for each rank, instead of running a script.
     html
         Write a page with the timeline and the roofline (.html).
     stacks
-        Record Python's stacks in the traced steps, which find functions of the script; --no-stacks for very long steps.
+        Record Python stacks in the traced steps, to name functions of the script; --no-stacks for very long steps.
     whole
-        Let the script run to its end.
+        Run the script to its end.
     json
         One JSON document on the last line of stdout.
     """

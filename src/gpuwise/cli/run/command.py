@@ -35,18 +35,19 @@ def run(
     ranks: OnRanks = NO_RANKS,
     json: Annotated[bool, Parameter(negative="")] = False,
 ) -> int:
-    """Run a training script as it was tuned, without editing it; or train on many ranks.
+    """Run a training script with its tuned settings, without editing it; or train on many ranks.
 
-    FILE.py:function gives a model, data and a step, and is trained on ranks (torchrun, DDP, FSDP2) as a plan or options say.
-    With --ranks a script as it is runs on all of them: its batches are divided, its gradients exchanged, its files written once.
-    A script alone runs with its levers, from the gpuwise.toml that `gpuwise tune` wrote beside it. Its own output goes where
-    it would, its exit code is this command's, and Ctrl-C is the script's. While it runs, stderr shows rate, loss, memory,
-    energy, cost and time left, and at the end what was predicted beside what was measured.
+    FILE.py:function returns a model, data and a step. It is trained on ranks (torchrun, DDP, FSDP2) with the layout of a plan
+    or of the options. With --ranks an unmodified script runs on all ranks: its batches are divided, its gradients are
+    reduced, its files are written once. A script alone runs with the levers in the gpuwise.toml that `gpuwise tune` wrote
+    beside it. Its output is unchanged, its exit code is this command's, and Ctrl-C goes to the script. While it runs, stderr
+    shows rate, loss, memory, energy, cost and time left; at the end, prediction and measurement.
 
     Parameters
     ----------
     script
-        The training script, its own arguments after `--`; with --ranks, FILE.py:function or a plan before it, trained on ranks.
+        The training script, with its own arguments after `--`. To train on ranks: a script with --ranks, FILE.py:function, or
+        a plan and FILE.py:function.
     arguments
         The script's arguments: gpuwise run train.py -- --batch 32
     module
@@ -54,18 +55,17 @@ def run(
     config
         The file of levers.
     epochs
-        Passes over the data that the script makes, for the time left; Transformers' and Lightning's trainers say it
-        themselves.
+        Epochs of the script, for the time left. Not needed with the trainers of Transformers and Lightning.
     total_steps
-        Optimizer steps that the script makes, in place of --epochs.
+        Optimizer steps of the script, instead of --epochs.
     price
         US dollars an hour for this machine.
     country
-        Add the price of electricity there (DE, US-VA), for what the card's or processor's own meter says.
+        Add the price of electricity in this place, DE or US-VA, for the energy that the GPU's or CPU's own meter reports.
     kwh
-        US dollars a kilowatt-hour, in place of --country.
+        US dollars per kilowatt-hour, instead of --country.
     record
-        --no-record keeps the measurement out of the records from which the next run is predicted.
+        Save the measurement for predictions of later runs; --no-record does not.
     json
         One JSON document on the last line of stdout, after the script's own output.
     """

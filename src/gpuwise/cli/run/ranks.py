@@ -34,17 +34,17 @@ HERE_ONLY: Mapping[str, Mapping[str, Any]] = {
         "choices": ("none", "zero2", "zero3", "hybrid"),
         "usual": "none",
     },
-    "shard_group": {"help": "With hybrid: the ranks that hold one copy.", "usual": ""},
+    "shard_group": {"help": "With hybrid: ranks over which one copy is sharded: 8.", "usual": ""},
     "pp": {"help": "Pipeline parallel degree: stages of repeated layers (1F1B)."},
     "cp": {"help": "Context parallel degree: ranks that share rows of tokens (causal models of Transformers)."},
-    "ep": {"help": "Expert parallel degree: data-parallel ranks that hold a part of the experts each (models of Transformers)."},
+    "ep": {"help": "Expert parallel degree: data-parallel ranks that share the experts (models of Transformers)."},
     "precision": {"help": "Format of the matrix products.", "choices": ("fp32", "tf32", "bf16"), "usual": "fp32"},
     "recompute": {
-        "help": "full: repeated blocks are computed again in the backward pass; or names of modules: blocks.0,blocks.2.mlp.",
+        "help": "full: recompute repeated blocks in the backward pass; or names of modules: blocks.0,blocks.2.mlp.",
         "unit": "none|full|NAMES",
         "usual": "none",
     },
-    "micro_batch": {"help": "Samples that a rank computes at once.", "unit": "SAMPLES"},
+    "micro_batch": {"help": "Samples per rank in one forward pass.", "unit": "SAMPLES"},
     "quantized_base": {"help": "As --lora, the frozen weights in 4 bits (bitsandbytes)."},
 }
 """What is another for ranks than for a plan."""
@@ -62,44 +62,44 @@ class OnRanks:
     """Training on ranks: SCRIPT is FILE.py:function, or --ranks is given. A script as it is keeps its batch, epochs and files."""
 
     plan: Path | None = None
-    """What `gpuwise plan --json` printed: its layout, precision and batch."""
+    """A file with the output of `gpuwise plan --json`: layout, precision and batch are taken from it."""
     ranks: Whole | None = None
-    """Processes of this machine to train on, a GPU each where there are any."""
+    """Number of processes on this machine, with one GPU each if there are GPUs."""
     layout: RankLayout = FREE
     offload: Annotated[str | None, Parameter(metavar="WHAT")] = None
-    """To the host's memory: optimizer (with the weights, by FSDP2), activations, or both: optimizer,activations."""
+    """Offload to host memory: optimizer (with the weights, by FSDP2), activations, or both: optimizer,activations."""
     compress: Annotated[str | None, Parameter(metavar="fp16|powersgd")] = None
-    """Gradients of DDP: fp16 (another precision) or powersgd (another training)."""
+    """Compress the gradients of DDP: fp16 (lower precision) or powersgd (changes the training result)."""
     lora: Annotated[bool, Parameter(negative="")] = False
     """Train adapters of a low rank beside frozen weights (PEFT)."""
     prune: Annotated[str | None, Parameter(metavar="SHARE")] = None
-    """Share of each layer's weights that become and stay zeros: 0.5, or 2:4 on GPUs that skip these (another training)."""
+    """Share of each layer's weights set to zero: 0.5, or 2:4 on GPUs with sparse tensor cores. Changes the training result."""
     teacher: Annotated[str | None, Parameter(metavar="FILE.py:FUNCTION")] = None
-    """FILE.py:function that returns a module, or hf:folder: the model is drawn to its logits too (another training)."""
+    """Distil from a teacher: FILE.py:function that returns a module, or hf:folder. Changes the training result."""
     global_batch: Whole | None = None
     """Samples a step, over all ranks."""
     set: Annotated[tuple[str, ...], Parameter(metavar="KEY=VALUE", negative="")] = ()
-    """Another keyword of the function, as key=value."""
+    """A keyword argument of the function, as key=value."""
     workers: Annotated[int, Parameter(metavar="N")] = 0
     """Processes that load data, for each rank."""
     seed: Annotated[int, Parameter(metavar="N")] = 0
-    """Of weights, of the order of samples and of every random number after."""
+    """Seed of the weights, the order of samples and all other random numbers."""
     save_every: Annotated[Whole | None, Parameter(show_default="every ten minutes")] = None
-    """Steps between checkpoints; the last is at the end."""
+    """Steps between checkpoints, 500; one more is written at the end."""
     hang_after: Annotated[Duration, Parameter(show_default="5 min")] = 300.0
-    """Without a sign of any rank: the one that the others wait for is named, and all begin again."""
+    """Time without progress before gpuwise reports the stuck rank and restarts all ranks."""
     prometheus: Annotated[str | None, Parameter(metavar="ADDRESS:PORT")] = None
-    """Serve the ranks' steps, exchanges and the one waited for as Prometheus metrics: ADDRESS:PORT, or :9401 for this machine."""
+    """Serve steps, collectives and the straggler as Prometheus metrics: ADDRESS:PORT, or :9401 for this machine."""
     grafana: Path | None = None
     """Write the Grafana dashboard of these metrics here."""
     out: Annotated[Path | None, Parameter(show_default="gpuwise-run")] = None
-    """Folder of journals and checkpoints (of a script: journals and later ranks' prints)."""
+    """Folder for journals and checkpoints (script: journals and the output of the other ranks)."""
     on: Annotated[str, Parameter(metavar="here|slurm|ray|k8s|sky")] = "here"
-    """What starts the ranks: here (torchrun), or slurm, ray, k8s or sky, which are handed the plan's files from --out."""
+    """Launcher of the ranks: here (torchrun), or slurm, ray, k8s or sky, which get the plan's files from --out."""
     follow: Annotated[bool, Parameter(negative="")] = False
-    """With --on slurm: show the steps of the job until it is gone from the queue (--out is a folder that the nodes see)."""
+    """With --on slurm: print progress until the job leaves the queue (--out must be on a shared file system)."""
     rehearse: Annotated[bool, Parameter(negative="")] = False
-    """Run a plan for GPUs that are not here on processes of this machine."""
+    """Run a plan for other GPUs on processes of this machine."""
 
     @property
     def is_set(self) -> bool:

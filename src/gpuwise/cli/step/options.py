@@ -27,22 +27,23 @@ class OwnCode:
     """For one's own code (train.py:make_step)."""
 
     batch: Annotated[str | None, Parameter(metavar="SAMPLES")] = None
-    """Own code: samples a step on each GPU, or auto for the largest that fits (fit) or the fastest (plan)."""
+    """Own code: samples per step on each GPU, or auto for the largest batch that fits (fit) or the fastest (plan)."""
     set: Annotated[tuple[str, ...], Parameter(metavar="KEY=VALUE", negative="")] = ()
     """Own code: an argument of the function, as key=value; may be given several times."""
     input: Annotated[tuple[str, ...], Parameter(metavar="SHAPE", negative="")] = ()
     """Own code: shape of a module's input, 32x3x224x224 or 8x1024:int64; once for each input."""
     guess: Annotated[tuple[str, ...], Parameter(metavar="NAME=SHARE", negative="")] = ()
-    """Own code: share that operations of unknown size pick, like nonzero=0.125 (also unique, nms), or bound for the most."""
+    """Own code: output size of operations whose result depends on the data, as a share: nonzero=0.125 (also unique, nms), or
+    bound for the largest."""
     conf: Annotated[str | None, Parameter(metavar="SETTINGS")] = None
     """Own code: PYTORCH_CUDA_ALLOC_CONF, such as expandable_segments:True."""
     compile: Annotated[bool, Parameter(negative="")] = False
     """Own code: time it as if torch.compile were used."""
     change: Annotated[tuple[str, ...], Parameter(metavar="CHANGE", negative="")] = ()
-    """Own code, fit: a change made to the step first, as --json names remedies: checkpointing, chunked_loss=8, lora=16,
+    """Own code, fit: apply a change first, with the names of the remedies in --json: checkpointing, chunked_loss=8, lora=16,
     optimizer=adamw8bit; may be given several times."""
     remedies: bool | None = None
-    """Own code: try changes that save memory even though it fits (fit) or time (plan), or none at all."""
+    """Own code: also try changes that save memory when it fits (fit) or time (plan). --no-remedies tries none."""
     timeline: Path | None = None
     """Own code: write the memory over the step as a picture (.svg or .html)."""
     snapshot: Path | None = None

@@ -42,25 +42,25 @@ def top(
     screen: bool = True,
     theme: Annotated[str | None, Parameter(metavar="NAME")] = None,
 ) -> int:
-    """What the GPUs do now, who uses them, and why they are slow: a live screen, or data for other programs.
+    """Show what the GPUs are doing now, who uses them, and why they are slow.
 
-    On a terminal it is a screen that stays; without one, or with --once, one look. Every card is watched for what holds it back:
-    power limit, heat, memory errors, PCIe, a processor thread it waits for.
+    On a terminal: a live screen. Without a terminal, or with --once: one reading. Every GPU is checked for what slows it
+    down: power limit, heat, memory errors, PCIe, a CPU thread it waits for.
 
     Parameters
     ----------
     once
-        One look at the cards, then end.
+        Read the GPUs once, then end.
     json
         JSON on stdout: one document with --once, else one line a refresh.
     csv
-        Write a line for each card and refresh to this new file; `-` is stdout.
+        Write a line for each GPU and refresh to this new file; `-` is stdout.
     record
         Record everything into this new file: SQLite, or Parquet where its name ends in .parquet.
     replay
         Show a recording instead of this machine.
     interval
-        Between refreshes: 1s, 500ms, 10s.
+        Time between refreshes: 1s, 500ms, 10s.
     duration
         Watch this long, then end: 90s, 10m, 8h.
     count
@@ -74,16 +74,16 @@ def top(
         A rule such as "temp>85 for 60s", "util<5 for 10m until 20", "lost", "fault" or the name of a cause; may be given several
         times.
     exec_
-        Run this command (with the shell) when an alert goes off and when it is over; GPUWISE_ALERT, GPUWISE_STATE, GPUWISE_GPU,
-        GPUWISE_VALUE and others tell it which.
+        Run this shell command when an alert starts and when it ends. The variables GPUWISE_ALERT, GPUWISE_STATE, GPUWISE_GPU
+        and GPUWISE_VALUE describe the alert.
     price
-        US dollars: 0.30/kWh of electricity, or 2.50/h for each card.
+        US dollars: 0.30/kWh of electricity, or 2.50/h for each GPU.
     co2
         Grams of CO2 a kWh.
     demo
-        Cards that do not exist, eight or as many as said, doing what cards do.
+        Show simulated GPUs: eight, or this many.
     fail_on_fault
-        Exit with 3 when a fault was named.
+        Exit with 3 when a fault was reported.
     screen
         On a terminal, show the live screen; --no-screen only records, serves and alerts.
     theme

@@ -28,23 +28,25 @@ def tune(
     resume: Annotated[bool, Parameter(negative="")] = False,
     only: Annotated[list[str] | None, Parameter(metavar="LEVER")] = None,
     steps: Whole = 10,
-    run_length: Annotated[Duration | None, Parameter(show_default="what the script's epochs and steps take, or an hour")] = None,
+    run_length: Annotated[
+        Duration | None, Parameter(show_default="estimated from the script's epochs and steps, or one hour")
+    ] = None,
     price: Money | None = None,
     record: bool = True,
     parity: bool = True,
     find_batch: Annotated[bool, Parameter(negative="")] = False,
     accept_batch: Annotated[bool, Parameter(negative="")] = False,
-    memory: Annotated[Bytes | None, Parameter(show_default="what is free, less a reserve")] = None,
+    memory: Annotated[Bytes | None, Parameter(show_default="the free memory minus a reserve")] = None,
     out: Path = Path(FOLDER),
     config: Annotated[Path | None, Parameter(show_default="beside the script")] = None,
     json: Annotated[bool, Parameter(negative="")] = False,
 ) -> int:
     """Make this training script faster, and prove that it trains the same.
 
-    Runs the unmodified script again and again for a few steps, each time in a process of its own, with one lever
-    changed: loader workers, caches, padding, precision, torch.compile, the optimizer's kernel, threads. What measures
-    faster is compared with the untouched script (losses of the first steps, every parameter's gradient); what trains
-    otherwise is refused, with the evidence. Every measurement is on the disk before the next begins.
+    Runs the unmodified script several times for a few steps, each time in its own process with one lever changed: loader
+    workers, caches, padding, precision, torch.compile, the optimizer's kernel, threads. A faster variant is compared with the
+    original (losses of the first steps, every parameter's gradient). A variant that trains differently is rejected, with the
+    evidence. Every measurement is saved to disk before the next starts.
 
     Parameters
     ----------
@@ -55,32 +57,32 @@ def tune(
     module
         SCRIPT is a module's name, as for python -m.
     minutes
-        No new lever is begun after so long.
+        Start no new trial after this many minutes.
     resume
-        Go on with the tuning in --out, killed or not: what it has measured is not measured again.
+        Resume the tuning in --out. Its measurements are not repeated.
     only
-        Try only this lever. May be given several times. cache_items and cache_decode are tried only so.
+        Try only this lever. May be given several times. cache_items and cache_decode are tried only if named here.
     steps
         Steady steps of each run.
     run_length
-        How long the real training takes (12h, 3d): compilation and the start of `gpuwise run` are paid once in it.
+        Length of the real training run: 12h, 3d. Compilation and start-up of `gpuwise run` count once in it.
     price
-        US dollars an hour for this machine: what the gain saves of --run-length is told in money too.
+        US dollars per hour for this machine; the saving over --run-length is also printed in dollars.
     record
-        --no-record keeps what was predicted and measured out of the records of this user.
+        Save prediction and measurement in your records; --no-record does not.
     parity
-        --no-parity leaves the comparison out: what is kept may then train otherwise.
+        Check that the tuned script trains the same; --no-parity skips this check.
     find_batch
-        After the levers, find the largest batch that fits and the smallest that is as fast. A run for every size, with
-        the longest samples. Another batch is another training: it is told apart.
+        After the levers, search for the largest batch that fits and the smallest that is as fast. Each size is one run with
+        the longest samples. Changing the batch size changes the training result, so it is reported separately.
     accept_batch
-        Find it, and take it: gpuwise.toml then has the batch too.
+        As --find-batch, and write the batch to gpuwise.toml.
     memory
-        What the training may fill (2GB): of the GPU, or of this machine without one.
+        Memory limit for the training, of the GPU, or of this machine without a GPU: 2GB.
     out
         Folder for the measurements.
     config
-        Where gpuwise.toml goes.
+        Where to write gpuwise.toml.
     json
         One JSON document on the last line of stdout.
     """

@@ -24,39 +24,39 @@ def validate(
     local: Annotated[bool, Parameter(negative="")] = False,
     only: Annotated[str | None, Parameter(metavar="WORDS")] = None,
     minutes: Annotated[float | None, Parameter(metavar="MINUTES")] = None,
-    record: Annotated[NewFile | None, Parameter(show_default="a file of today in the folder of your records")] = None,
+    record: Annotated[NewFile | None, Parameter(show_default="a file with today's date in the folder of your records")] = None,
     runs: Annotated[bool, Parameter(negative="")] = False,
     ranks: Path | None = None,
     json: Annotated[bool, Parameter(negative="")] = False,
 ) -> int:
-    """How far is prediction from measurement, by family, source and GPU?
+    """How far are predictions from measurements, by family, source and GPU?
 
-    Rows the coefficients were fitted on (fit) and rows kept from the fit (check) are scored apart. Without
-    --data, the published figures that ship with gpuwise are scored.
+    Rows used to fit the coefficients (fit) and held-out rows (check) are scored separately. Without --data: the published
+    figures that ship with gpuwise.
 
     Parameters
     ----------
     data
         A folder laid out like the measured tables (ops/, models/, serving/, memory/, llm_training.csv).
     all_check
-        Treat every row as kept from the fit.
+        Treat every row as held out from the fit.
     family
         Only these families, with commas: gemm, attention, llm_training, ...
     summary
-        One line a source, without the GPUs.
+        One line per source, without the GPUs.
     local
-        Run real training steps on this machine's GPU and compare memory and time with the prediction. Without a
-        GPU, the bytes of every storage on the CPU.
+        Run real training steps on this machine's GPU and compare memory and time with the prediction. Without a GPU: compare
+        the bytes of every storage on the CPU.
     only
         With --local: only the cases with one of these words in their name, with commas: resnet50, bf16, checkpoint.
     minutes
-        With --local: start no further case after this long; the same command goes on where it stopped.
+        With --local: start no new case after this many minutes. The same command resumes where it stopped.
     record
-        With --local: the file that keeps every result as it comes; its path is printed.
+        With --local: the file to which each result is written; its path is printed.
     runs
-        What `gpuwise tune` and `gpuwise run` predicted of your own trainings, and what was measured.
+        Compare predictions and measurements of your own runs of `gpuwise tune` and `gpuwise run`.
     ranks
-        The folder (--out) of a run on ranks: where the seconds of each went, who is waited for, collectives as predicted.
+        The folder (--out) of a run on ranks: reports the time of each rank, the straggler, and collectives against prediction.
     json
         One JSON document on the last line of stdout.
     """

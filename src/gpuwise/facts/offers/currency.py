@@ -22,7 +22,7 @@ class Quote:
 
     currency: str = USD
     usd_per_unit: float = 1.0
-    """US dollars for one unit of the currency."""
+    """US dollars per unit of the currency: 1.08."""
     unit: str = UNITS[0]
 
     def usd_per_hour(self, amount: float, count: int) -> float:

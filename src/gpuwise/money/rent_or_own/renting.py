@@ -109,8 +109,8 @@ def rent_of(
     spot: bool = False,
     moving: bool = True,
 ) -> Renting:
-    """Ways to rent this GPU: on demand at the price given, the provider's or the median; reserved where a
-    price is known, or by the usual discount when ``reserved`` names terms (``1y``, ``3y``; an empty tuple: none).
+    """Ways to rent this GPU: on demand at the price given, the provider's or the median; reserved where a price is known,
+    or by the usual discount when ``reserved`` names terms (``1y``, ``3y``; an empty tuple: none).
 
     Raises UnpredictableError when no price is known, UnknownNameError for a provider without an offer.
     """

@@ -33,7 +33,7 @@ def capacity(
     explain: bool = False,
 ) -> Capacity:
     """How much ``on`` carries of ``workload`` (or of a recorded ``trace``) with ``model`` within the targets ``slo``
-    (``ttft_p95=1s,itl_p99=50ms``; None: a first token when people of the workload want it, then reading speed), and the fleet
+    (``ttft_p95=1s,itl_p99=50ms``; None: a time to first token typical for the workload, then reading speed), and the fleet
     for ``requests_per_s`` or for so many ``users``, who wait ``think_s`` before the next question.
 
     ``engine`` may have a version (``vllm@0.19.0``); ``explain`` adds what single changes would bring. Raises InputError and

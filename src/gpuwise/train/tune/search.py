@@ -81,7 +81,7 @@ class Options:
     accept_batch: bool = False
     """Take the batch that was found although it changes the training."""
     memory_bytes: float | None = None
-    """That the training may fill; what is free, less a reserve, where nobody says."""
+    """Memory limit of the training; default: the free memory minus a reserve."""
 
 
 @dataclass(frozen=True, slots=True)
