@@ -14,6 +14,7 @@ from gpuwise.plan.document import answer_document
 from gpuwise.plan.goal import Wishes
 from gpuwise.predict.step.training import TrainingEstimate
 from gpuwise.workload.changes.registry import ADAPTERS, SAME, STATES
+from gpuwise.workload.transformer.parameters import adapter_parameters
 
 
 @pytest.fixture(scope="module")
@@ -132,3 +133,15 @@ def test_the_longest_sequence_named_fits_and_an_eighth_more_does_not() -> None:
         return e.fits and e.fit_probability >= 1 - wishes.risk
 
     assert sure(longest) and not sure(longest + 512)
+
+
+@pytest.mark.parametrize(("asked", "rank"), [(0, 16), (64, 64)])
+def test_adapters_that_are_offered_have_the_rank_they_name(asked: int, rank: int) -> None:
+    """That asked for, else 16."""
+    answer = fit("llama-3.1-8b", "4090", Wishes(seq_len=2048, lora_rank=asked))
+    offered = [r for r in (*(answer.remedies or ()), *answer.combinations) if "LoRA" in r.name]
+    assert offered
+    for r in offered:
+        assert r.estimate.strategy.lora_rank == rank and f"LoRA, rank {rank}" in r.name
+        # PEFT's count for Llama 3.1 8B with all linear layers: 41,943,040 at rank 16
+        assert adapter_parameters(answer.goal.arch, r.estimate.strategy.lora_targets, rank) == 41_943_040 * rank // 16

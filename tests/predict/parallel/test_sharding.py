@@ -70,6 +70,18 @@ def test_more_sharding_takes_less_memory() -> None:
     assert view < peaks[0]
 
 
+@pytest.mark.parametrize("ranks", [2, 7, 8])
+@pytest.mark.parametrize("kind", ["zero1", "zero2"])
+def test_every_weight_is_gathered_once_after_a_sharded_update(kind: str, ranks: int) -> None:
+    """Rows are padded to a multiple of the ranks; what is gathered is what was reduced."""
+    capture = _network(rows=45)
+    rank = sharded(capture, Sharding(kind, ranks))
+    (gathered,) = [t.payload_bytes for t in rank.transfers if t.op == "all_gather"]
+    padded = sum(4 * ranks * -(-p.shape[0] // ranks) * math.prod(p.shape[1:]) for p in capture.parameters)
+    assert gathered == padded
+    assert sum(t.payload_bytes for t in rank.transfers if t.op == "reduce_scatter") == padded
+
+
 def test_hybrid_adds_the_sum_across_groups() -> None:
     rank = sharded(_network(), Sharding("hybrid", 16, 8))
     across = [t for t in rank.transfers if t.replicas]
