@@ -10,14 +10,13 @@ from __future__ import annotations
 import datetime
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from gpuwise.errors import InputError, UnpredictableError
 from gpuwise.facts.hardware.cpus import Cpu
 from gpuwise.facts.hardware.systems import Cluster
 from gpuwise.facts.models.architecture import Architecture
-from gpuwise.plan.api import make_plan
 from gpuwise.plan.defaults import default_global_batch, default_seq_len
-from gpuwise.plan.goal import Wishes
 from gpuwise.plan.one_op import Target, ratio
 from gpuwise.predict import cpu as processor
 from gpuwise.predict.estimate import Estimate
@@ -31,6 +30,9 @@ from gpuwise.serve.splits import tensor_degrees, why_refused
 from gpuwise.units import HOUR_S, format_bytes, format_duration
 from gpuwise.workload.transformer.parameters import count_parameters
 from gpuwise.workload.transformer.tables import model_flop_per_token
+
+if TYPE_CHECKING:
+    from gpuwise.plan.goal import Wishes
 
 LONGEST = 1e18
 """Tokens; beyond it a count is a slip of the keyboard."""
@@ -121,6 +123,8 @@ def train(
 
     Raises what :func:`gpuwise.plan.api.make_plan` raises, and InputError for a count that cannot be meant.
     """
+    from gpuwise.plan.goal import Wishes  # with the search, which decoding does not need: half of its time
+
     if not 1 <= tokens <= LONGEST:
         raise InputError(f"{tokens:g} tokens", hint="from 1 to 1e18, like 300B")
     length = seq_len or default_seq_len(arch, fine_tuning=False)[0]
@@ -206,6 +210,8 @@ def _cpu_train(cpu: Cpu, arch: Architecture, tokens: float, length: int) -> Mode
 
 
 def _gpu_train(target: Cluster, arch: Architecture, wishes: Wishes, today: datetime.date) -> ModelRow:
+    from gpuwise.plan.api import make_plan
+
     plan = make_plan(arch, target, wishes, today=today)
     a = target.accelerator
     if plan.best is None:
