@@ -1,7 +1,8 @@
 """The questions of the table of answers, and how an answer is written down.
 
 ``questions.txt`` has command lines; :data:`CALLS` has calls of the Python API. An answer is an exit code and a document, of which
-each part has two digests: of every digit, and of numbers to six digits (another processor may round the last digits otherwise).
+each part has a digest of every digit. Another processor, C library or NumPy may round the last digits otherwise, and so
+change a draw or a choice; :func:`arithmetic` names those that an answer was made with.
 """
 
 from __future__ import annotations
@@ -10,10 +11,14 @@ import contextlib
 import hashlib
 import io
 import json
+import platform
 import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+from numpy._core import _multiarray_umath as umath
 
 HERE = Path(__file__).parent
 QUESTIONS = [line for line in (HERE / "questions.txt").read_text().splitlines() if line and not line.startswith("#")]
@@ -119,9 +124,15 @@ def _named(text: str, folder: Path) -> str:
 
 
 def digests(code: int | str, document: Any) -> dict[str, Any]:
-    """The exit code, and of each part of the document its digests."""
+    """The exit code, and of each part of the document its digest."""
     parts = _untimed(document) if isinstance(document, dict) else {"all": document}
-    return {"code": code, "parts": {k: f"{_digest(v)}:{_digest(_rounded(v))}" for k, v in parts.items()}}
+    return {"code": code, "parts": {k: _digest(v) for k, v in parts.items()}}
+
+
+def arithmetic() -> str:
+    """What rounds: NumPy, its instruction sets here, the C library, Python."""
+    features = " ".join(name for name in umath.__cpu_dispatch__ if umath.__cpu_features__[name])
+    return f"numpy {np.__version__} with {features}, {' '.join(platform.libc_ver())}, python {platform.python_version()}"
 
 
 def _untimed(document: dict[str, Any]) -> dict[str, Any]:
@@ -133,11 +144,3 @@ def _untimed(document: dict[str, Any]) -> dict[str, Any]:
 
 def _digest(value: Any) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:8]
-
-
-def _rounded(value: Any) -> Any:
-    if isinstance(value, float):
-        return f"{value:.6g}"
-    if isinstance(value, dict):
-        return {k: _rounded(v) for k, v in value.items()}
-    return [_rounded(v) for v in value] if isinstance(value, list) else value

@@ -14,13 +14,13 @@ import tempfile
 from pathlib import Path
 
 import time_machine
-from asked import CALLS, DAY, KEPT, QUESTIONS, ask, digests
+from asked import CALLS, DAY, KEPT, QUESTIONS, arithmetic, ask, digests
 
 
 def main() -> None:
     target, words = sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else ""
     kept = json.loads(KEPT.read_text()) if KEPT.exists() else {}
-    kept = {q: kept[q] for q in [*QUESTIONS, *CALLS] if q in kept}
+    kept = {q: kept[q] for q in ["made with", *QUESTIONS, *CALLS] if q in kept}
     with tempfile.TemporaryDirectory() as home, time_machine.travel(DAY, tick=False):
         os.environ["GPUWISE_HOME"] = home
         for question in [*QUESTIONS, *CALLS]:
@@ -37,7 +37,12 @@ def main() -> None:
                     json.dumps({"code": code, "answer": document}, indent=1, sort_keys=True)
                 )
     if target == "--keep":
-        KEPT.write_text("{\n" + ",\n".join(f"{json.dumps(q)}: {json.dumps(kept[q])}" for q in [*QUESTIONS, *CALLS]) + "\n}\n")
+        if kept.setdefault("made with", arithmetic()) != arithmetic() and words:
+            raise SystemExit(f"the others are made with {kept['made with']}; keep all of them, or none")
+        kept["made with"] = arithmetic()
+        KEPT.write_text(
+            "{\n" + ",\n".join(f"{json.dumps(q)}: {json.dumps(kept[q])}" for q in ["made with", *QUESTIONS, *CALLS]) + "\n}\n"
+        )
 
 
 if __name__ == "__main__":
