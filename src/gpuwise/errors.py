@@ -61,9 +61,9 @@ class AmbiguousNameError(InputError):
         self.kind, self.name, self.candidates, self.usual = kind, name, tuple(candidates), usual
         super().__init__(
             f"{kind} {name!r} is ambiguous: " + ", ".join(self.candidates),
-            hint=f"say which; most people mean {self.candidates[0]!r}"
+            hint=f"choose one; the most common is {self.candidates[0]!r}"
             if usual
-            else f"say which, for example {self.candidates[0]!r}",
+            else f"choose one, for example {self.candidates[0]!r}",
         )
 
 

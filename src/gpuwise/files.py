@@ -124,7 +124,7 @@ def parse_json(text: str, file: str, *, line: int | None = None, hint: str = CHE
 
     def constant(name: str) -> float:
         if finite:
-            raise FileError(f"has {name}, which is no number in JSON", file=file, line=line, hint=hint)
+            raise FileError(f"has {name}, which is not a number in JSON", file=file, line=line, hint=hint)
         return float(name.replace("Infinity", "inf"))
 
     try:

@@ -37,7 +37,7 @@ class Model:
     half: bool = False
     """Weights held in bf16, no autocast."""
     head: str = ""
-    """The class to build where it is no causal language model."""
+    """The class to build where it is not a causal language model."""
     limits: dict[str, Any] = field(default_factory=dict[str, Any])
     """Fields of the catalogue's entry that a cut changes."""
 

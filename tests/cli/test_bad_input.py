@@ -20,24 +20,24 @@ LLAMA = "llama-3.1-8b --on h100"
         ("models ''", "'' is empty"),
         ("doctor --python ''", "--python is empty"),
         ("run --country '' s.py", "--country is empty"),
-        (f"capacity {LLAMA} --rate 1/s --quick --price 2 --provider lambda", "both say"),
-        (f"plan {LLAMA} --tokens 1B --price 2 --provider lambda", "both say"),
+        (f"capacity {LLAMA} --rate 1/s --quick --price 2 --provider lambda", "both set"),
+        (f"plan {LLAMA} --tokens 1B --price 2 --provider lambda", "both set"),
         (f"export {LLAMA} --tokens 1B --to accelerate --driver 5parsecs", "--driver"),
         ("op matmul 64 64 64 --on h100 --against=-1", "unknown processor '-1'"),
         ("prices h100 --provider acme", "unknown provider 'acme'"),
         ("prices h100 --region mars", "unknown region 'mars'"),
-        ("prices h100 --buy --spot", "--spot is of what is rented"),
-        ("prices h100 --history --max-price 3", "--max-price is of what is rented"),
-        ("bench --list --device gpu9", "--device is of a measurement"),
-        ("bench --history --against nan", "--against is of a measurement"),
-        ("lab simulate --on nonsense", "--on is of a task"),
-        ("lab simulate --grid nan", "--grid is of a task"),
-        ("validate --only resnet50", "--only is of --local"),
+        ("prices h100 --buy --spot", "--spot applies to current rental prices"),
+        ("prices h100 --history --max-price 3", "--max-price applies to current rental prices"),
+        ("bench --list --device gpu9", "--device belongs to a measurement"),
+        ("bench --history --against nan", "--against belongs to a measurement"),
+        ("lab simulate --on nonsense", "--on belongs to a task"),
+        ("lab simulate --grid nan", "--grid belongs to a task"),
+        ("validate --only resnet50", "--only needs --local"),
         ("validate --minutes nan", "--minutes"),
-        ("validate --local --runs", "two things"),
-        ("pick --for finetune --model bert-base --rent --years 3", "--years is of what is bought"),
-        ("pick --for finetune --model bert-base --rent --box", "--box is of what is bought"),
-        ("pick --for finetune --model bert-base --rent --no-used", "--used is of what is bought"),
+        ("validate --local --runs", "exclude each other"),
+        ("pick --for finetune --model bert-base --rent --years 3", "--years applies to bought hardware"),
+        ("pick --for finetune --model bert-base --rent --box", "--box applies to bought hardware"),
+        ("pick --for finetune --model bert-base --rent --no-used", "--used applies to bought hardware"),
         ("pick --for learn --users 3", "--users means nothing for --for learn"),
         ("pick --for learn --deadline 3d", "--deadline means nothing for --for learn"),
         ("pick --for mixed --model bert-base --budget 500 --weights 4", "--weights means nothing for --for mixed"),
@@ -49,17 +49,17 @@ LLAMA = "llama-3.1-8b --on h100"
         (f"cost {LLAMA} --tokens 1B --seed 3", "gpuwise cost run has no --seed"),
         (f"cost {LLAMA} --rate 1/s --peak 3", "gpuwise cost serve has no --peak"),
         ("lab simulate k.py:f --grid 1 --block 1 --arg x=1 --arg x=1", "--arg gives x more than once"),
-        ("lab simulate k.py:f --grid 1 --block 1 --against this", "--against is of a named task"),
+        ("lab simulate k.py:f --grid 1 --block 1 --against this", "--against belongs to a named task"),
         ("fit t.py:make_step --on h100 --set a=1 --set a=2", "--set gives a more than once"),
         ("fit t.py:make_step --on h100 --guess nonzero=0.1 --guess nonzero=0.2", "--guess gives nonzero more than once"),
         ("fit t.py:make_step --on h100 --year 2022", "--year is for models of the catalogue"),
         ("plan t.py:make_step --on h100 --etp 2", "--etp is for models of the catalogue"),
         ("prices --template --spot", "--spot is of prices to show"),
-        ("prices h100 --history --all", "--all is of what is offered now"),
-        ("doctor --no-frameworks --fix-plan nan", "'nan' is no name of a file"),
-        ("doctor --no-frameworks --fix-plan --notes", "'--notes' is no name of a file"),
-        ("doctor --no-frameworks --limit 3s", "--limit is of asking the frameworks"),
-        ("bench --export 5", "'5' is no name of a file"),
+        ("prices h100 --history --all", "--all applies to current offers"),
+        ("doctor --no-frameworks --fix-plan nan", "'nan' is not the name of a file"),
+        ("doctor --no-frameworks --fix-plan --notes", "'--notes' is not the name of a file"),
+        ("doctor --no-frameworks --limit 3s", "--limit is for starting the frameworks"),
+        ("bench --export 5", "'5' is not the name of a file"),
         ("top --grafana nan", "not a kind of file"),
         ("top --grafana x.json --once", "--grafana writes its file and does nothing else"),
     ],
@@ -74,12 +74,12 @@ def test_nonsense_is_refused_by_name(gpuwise: Callable[..., Any], words: str, sa
 @pytest.mark.parametrize("address", ["nan", "-1", "0", "no-such-name"])
 def test_a_word_is_no_address_of_a_server(gpuwise: Callable[..., Any], address: str) -> None:
     ran = gpuwise("capacity", "llama-3.1-8b", "--on", "h100", "--rate", "1/s", f"--measure={address}")
-    assert ran.code == 2 and f"{address!r} is no address" in ran.err
+    assert ran.code == 2 and f"{address!r} is not the address" in ran.err
 
 
 @pytest.mark.parametrize("command", ["run", "tune"])
 def test_a_script_may_be_given_an_empty_word(gpuwise: Callable[..., Any], command: str) -> None:
-    assert "no such script" in gpuwise(command, "none.py", "--name", "").err
+    assert "this script does not exist" in gpuwise(command, "none.py", "--name", "").err
 
 
 def test_a_fit_says_which_options_make_no_difference(gpuwise: Callable[..., Any]) -> None:

@@ -96,7 +96,7 @@ def test_contradictions_are_refused() -> None:
         (positive_count, "1,5B", "not a count"),
         (positive_count, "1e300", "1,000 trillion"),
         (positive_count, "0", "above zero"),
-        (positive_count, "1e-300", "as good as zero"),
+        (positive_count, "1e-300", "too close to zero"),
         (positive_duration, "-3d", "negative"),
         (positive_duration, "1e300d", "hundred years"),
         (money, "-$5", "negative"),

@@ -95,14 +95,14 @@ def test_files_are_written_and_their_script_is_a_shell_script(tmp_path: Path, ca
     assert str(tmp_path / "x" / "train.sh") in capsys.readouterr().out.replace("\n", "")
     subprocess.run(["bash", "-n", tmp_path / "x" / "train.sh"], check=True)
     assert 'DATA = "my/data"' in (tmp_path / "x" / "train.py").read_text()
-    assert run(words) == 2 and "is there already" in capsys.readouterr().err
+    assert run(words) == 2 and "already exists" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
         (["export", "llama-3.1-8b"], "needs GPUs"),
-        (["export", "llama-3.1-8b", "--on", "8xH100-SXM", "--to", "torchtitan", "--precision", "fp8"], "no way to say"),
+        (["export", "llama-3.1-8b", "--on", "8xH100-SXM", "--to", "torchtitan", "--precision", "fp8"], "no setting for"),
         (["export", "llama-3.1-8b", "--on", "8xH100-SXM", "--to", "megatorn"], "megatron"),
         (["export", "missing.json"], "cannot be read"),
         (["export", "llama-3.1-8b", "--on", "8xH100-SXM", "--data", "a\nb"], "cannot be written"),

@@ -265,7 +265,7 @@ def test_what_an_engine_has_not_is_named() -> None:
         with pytest.raises(InputError, match="an image of NVIDIA's"):
             write(amd, TOOLS["megatron"], ENGINES[engine])
     assert "--gpus-per-node=8" in write(amd, TOOLS["megatron"], ENGINES["slurm"]).files["job.sbatch"]
-    with pytest.raises(InputError, match="has no way to say"):
+    with pytest.raises(InputError, match="has no setting for"):
         write(PLAN, TOOLS["torchtitan"], ENGINES["slurm"])
 
 

@@ -35,7 +35,7 @@ def test_a_wrapped_command_is_the_same_words(words: list[str]) -> None:
 
 def test_nothing_is_written_over(tmp_path: Path) -> None:
     (tmp_path / "b").write_text("mine")
-    with pytest.raises(InputError, match="is there already"):
+    with pytest.raises(InputError, match="already exists"):
         write_files(tmp_path, {"a": "1", "b": "2"})
     assert not (tmp_path / "a").exists() and (tmp_path / "b").read_text() == "mine"
 

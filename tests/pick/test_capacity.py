@@ -92,7 +92,7 @@ def test_the_full_answer_is_of_the_first_option() -> None:
 
 
 def test_a_model_that_writes_nothing_is_refused() -> None:
-    with pytest.raises(InputError, match="no decoder"):
+    with pytest.raises(InputError, match="not a decoder"):
         rank_accelerators(find_model("bert-base"), LOAD, (), Demand(), today=TODAY)
 
 

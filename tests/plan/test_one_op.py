@@ -70,7 +70,7 @@ def test_names_reach_both_catalogues() -> None:
     assert slip.value.hint and "EPYC 9654" in slip.value.hint
     with pytest.raises(AmbiguousNameError):
         one_op.find_target("epyc")
-    with pytest.raises(InputError, match="is no processor"):
+    with pytest.raises(InputError, match="is not a CPU"):
         one_op.find_processor("4090")
     with pytest.raises(UnknownNameError):
         one_op.find_processor("nobody")

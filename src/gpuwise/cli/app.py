@@ -159,7 +159,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
     prepare_streams()
     empty = _empty_option(words)
     if empty is not None:
-        return _refuse(words, f"{empty} is empty", "give it a value, or leave it out", 2)
+        return _refuse(words, f"{empty} is empty", "give it a value, or remove it", 2)
     try:
         try:
             result = build()(words, exit_on_error=False, print_error=False)
@@ -219,7 +219,7 @@ def usual_hint(error: GpuwiseError) -> str:
     """Where to look when an error brings no advice of its own."""
     lists = {"accelerator": "gpus", "system": "gpus", "model": "models"}
     command = lists.get(getattr(error, "kind", ""))
-    return "see `gpuwise --help`" if command is None else f"`gpuwise {command}` lists those that are known"
+    return "see `gpuwise --help`" if command is None else f"`gpuwise {command}` lists the known names"
 
 
 WORD_MODEL = {"op": "op decode llama-3.1-8b --on 4090"}
@@ -239,25 +239,25 @@ def _parsing(error: CycloptsError, words: Sequence[str]) -> tuple[str, str]:
     if guess and not nearest_names(guess[1], [guess[3]], cutoff=0.6):  # the dashes alone made them alike
         text = text.removesuffix(f" {guess[2]}")
     if unused and text.startswith("Unused"):
-        text = "nothing asks for " + " ".join(map(repr, unused))
+        text = "unused argument: " + " ".join(map(repr, unused))
     if unused and words[0] == "pick":
         before = [*words, "--for"].index("--for") + 1
         purpose = words[before] if before < len(words) else "infer"
-        hint = f"a model is given by --model: gpuwise pick --model {unused[0]} --for {purpose}"
+        hint = f"give the model with --model: gpuwise pick --model {unused[0]} --for {purpose}"
     missing = re.fullmatch(r'Command "(.+)" parameter (--\S+) requires an argument\.?', text)
     if missing and missing[2] not in words:
         text = f"gpuwise {missing[1]} needs {missing[2]}"
         hint = f"gpuwise {missing[1]} --for infer (or train, finetune, learn)" if missing[2] == "--for" else hint
     if missing and missing[2] == "--on":
-        hint = f"GPUs are given by --on: gpuwise {' '.join(chain)} --on {_cluster_in(words) or '8xH100-SXM'}"
+        hint = f"give the GPUs with --on: gpuwise {' '.join(chain)} --on {_cluster_in(words) or '8xH100-SXM'}"
     if "option: --model." in text and chain and chain[0] in WORD_MODEL:
-        hint = f"the model is a word without an option: gpuwise {WORD_MODEL[chain[0]]}"
+        hint = f"give the model without an option: gpuwise {WORD_MODEL[chain[0]]}"
     for name, value in itertools.pairwise(words):
         if name == option and is_negative(value):  # read as an option of its own: -5B
-            hint = f"{value!r} is negative; leave the minus out: {name} {value.lstrip('-')}"
+            hint = f"{value!r} is negative; remove the minus: {name} {value.lstrip('-')}"
     for word in words:
         if is_negative(word) and f"option: {word}." in text:  # a size: op stream -1GB
-            hint = f"{word!r} is negative; leave the minus out: {word.lstrip('-')}"
+            hint = f"{word!r} is negative; remove the minus: {word.lstrip('-')}"
     return text[:1].lower() + text[1:].rstrip("."), hint
 
 

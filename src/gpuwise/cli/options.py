@@ -71,7 +71,7 @@ def _within(value: float, most: float, most_text: str, text: str, name: str, exa
     if not value > 0:
         raise InputError(f"{name}: {text!r} is not above zero", hint=hint)
     if value < SMALLEST:
-        raise InputError(f"{name}: {text!r} is as good as zero", hint=hint)
+        raise InputError(f"{name}: {text!r} is too close to zero", hint=hint)
     if value > most:
         raise InputError(f"{name}: {text!r} is more than {most_text}", hint=hint)
     return value
@@ -155,7 +155,9 @@ def new_file(text: str, name: str) -> str:
     except ValueError:
         if text == "-" or not text.startswith("-"):
             return text
-    raise InputError(f"{name}: {text!r} is no name of a file", hint=f"name one, {name} ./{text.lstrip('-')}, or - to print it")
+    raise InputError(
+        f"{name}: {text!r} is not the name of a file", hint=f"name one, {name} ./{text.lstrip('-')}, or - to print it"
+    )
 
 
 def _seconds(value: float | None) -> str | None:
@@ -276,7 +278,7 @@ def check_script(script: str, *, module: bool) -> None:
     from gpuwise.train.hook.script import file_code
 
     if not script.isprintable():
-        raise InputError(f"{script!r} is no name of a file or module", hint="name a script: train.py")
+        raise InputError(f"{script!r} is not the name of a file or module", hint="name a script: train.py")
     if not module:
         file_code(script)
 

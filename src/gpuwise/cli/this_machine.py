@@ -54,7 +54,9 @@ def this_cluster(text: str) -> Cluster:
             raise InputError(f"{text!r}: there are {len(cards)} GPUs here", hint=f"write --on {len(cards)}xthis, or --on this")
         return cluster_of(accelerator_of(cards[0][1], cards[0][0].driver().vendor), count)
     except DeviceError as error:
-        raise InputError(f"the GPU does not answer: {error.message}", hint=error.hint or "`gpuwise doctor` says more") from None
+        raise InputError(
+            f"the GPU does not answer: {error.message}", hint=error.hint or "run `gpuwise doctor` for details"
+        ) from None
     finally:
         for backend in backends:
             backend.close()

@@ -46,7 +46,7 @@ def served(document: Mapping[str, Any], wanted: str | None, file: str = "the ans
     is served, or by another engine."""
     answer = convert(document, _Answer, file, hint=HINT)
     if answer.served is None:
-        raise InputError("nothing that was looked at keeps the targets", hint="`gpuwise capacity` says what comes nearest")
+        raise InputError("no configuration meets the targets", hint="`gpuwise capacity` shows what comes nearest")
     start, copies, name = answer.served.start, answer.served.copies, answer.served.start.engine
     version = ENGINES[name].script if name in ENGINES else ""
     if not version:

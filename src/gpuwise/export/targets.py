@@ -320,7 +320,7 @@ def write(job: Job, tool: Tool, engine: Engine | None = None) -> Written:
         other = job.strategy.stack != tool.stack and not job.strategy.lora_rank
         words = (f"plan for it, with --stack {tool.stack}, or" if other else "plan") + " without that part"
         words += f"; or --to {able[0]}, which has it" if able else ""
-        raise InputError(f"{tool.version} has no way to say: {'; '.join(missing)}", hint=words)
+        raise InputError(f"{tool.version} has no setting for: {'; '.join(missing)}", hint=words)
     asked = tuple(not_written(job, tool, engine))
     if engine is None:
         made = tool.write(job)

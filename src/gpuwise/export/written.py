@@ -47,8 +47,8 @@ def write_files(folder: Path, files: Mapping[str, str]) -> list[Path]:
     existing = [name for name in files if (folder / name).exists()]
     if existing:
         raise InputError(
-            f"{folder / existing[0]} is there already" + (f", and {len(existing) - 1} more" if len(existing) > 1 else ""),
-            hint="give another --out, or move the old files away: nothing is written over",
+            f"{folder / existing[0]} already exists" + (f", and {len(existing) - 1} more" if len(existing) > 1 else ""),
+            hint="give another --out, or move the old files: existing files are not overwritten",
         )
     paths: list[Path] = []
     try:

@@ -688,7 +688,7 @@ class _Machine(Operations):
         if sizes == (0,):
             return self.shared_by_launch(dtype)
         if size < 1:
-            self.refuse("a shared array has at least one element; one of size 0 has what the launch gives")
+            self.refuse("a shared array has at least one element; one of size 0 has the size given at launch")
         base, self.out.shared_bytes = self.out.shared_bytes, self.out.shared_bytes + size * dtype.itemsize
         if self.out.shared_bytes > 2**20:
             raise InputError(f"{self.out.shared_bytes:,} bytes of shared memory a block", hint="no GPU has a MiB of it a block")
@@ -725,7 +725,7 @@ class _Machine(Operations):
     def _array(self, e: ast.expr, mask: Mask) -> Array:
         array = self._value(e, mask)
         if not isinstance(array, Array):
-            self.refuse(f"{ast.unparse(e)} is no array")
+            self.refuse(f"{ast.unparse(e)} is not an array")
         return array
 
     def _place(self, e: ast.Subscript, mask: Mask) -> tuple[Array, Lanes] | Part | Slice:
@@ -737,7 +737,7 @@ class _Machine(Operations):
         part = owner if isinstance(owner, Slice) else None
         owner = part.array if part else owner
         if not isinstance(owner, Array):
-            self.refuse(f"{ast.unparse(e.value)} is no array")
+            self.refuse(f"{ast.unparse(e.value)} is not an array")
         if isinstance(e.slice, ast.Slice) and e.slice.step is None and len(owner.shape) == 1:
             start = literal(0) if e.slice.lower is None else self._value(e.slice.lower, mask)
             whole = part.size if part else owner.shape[0]

@@ -181,7 +181,7 @@ def _read_triton(file: Path, content: bytes) -> KernelUse:
         name = str(document["name"])
     except (ValueError, KeyError, TypeError) as error:
         hint = "Triton keeps one beside each .cubin in ~/.triton/cache"
-        raise FieldError("is no metadata of a Triton kernel", file=str(file), hint=hint) from error
+        raise FieldError("is not the metadata of a Triton kernel", file=str(file), hint=hint) from error
     beside = file.with_suffix(".cubin")
     use = KernelUse(name, _capability(f"sm_{arch}"), None, 0, shared, block_threads=threads)
     if not beside.is_file():
@@ -203,7 +203,7 @@ def kernel_use(kernel: Any) -> KernelUse:
         regs, shared = (_only(f()) for f in (kernel.get_regs_per_thread, kernel.get_shared_mem_per_block))
         most = _only(kernel.get_max_threads_per_block())
         return KernelUse(str(getattr(kernel, "__name__", "kernel")), None, regs, shared, most_threads=most)
-    raise UnpredictableError("no kernel", f"a {type(kernel).__name__} is no compiled kernel of Triton or numba")
+    raise UnpredictableError("no kernel", f"a {type(kernel).__name__} is not a compiled kernel of Triton or Numba")
 
 
 def _only(value: Any) -> int:

@@ -127,7 +127,7 @@ class Operations(Stream):
         if (array.base, name) not in self.fields:
             values, at = array.data[name], array.base + array.data.dtype.fields[name][1]  # type: ignore[index]
             if values.ndim > 1 or values.dtype.names:
-                self.refuse(f"the field {name} of {array.name} is several numbers: give each a field of its own")
+                self.refuse(f"the field {name} of {array.name} is several numbers: give each its own field")
             made = make_array(f"{array.name}.{name}", values, array.shape, at, shared=False, watched=True)
             self.fields[array.base, name] = made
         whole = self.fields[array.base, name]
@@ -154,7 +154,7 @@ class Operations(Stream):
     def check_numbers(self, *values: Any) -> None:
         for value in values:
             if not isinstance(value, Lanes | bool | int | float | complex | np.generic):
-                self.refuse(f"{noun(value)} is no number")
+                self.refuse(f"{noun(value)} is not a number")
 
     def pair(self, a: Any, b: Any, mask: Mask) -> tuple[NDArray[Any], NDArray[Any]]:
         """Both as arrays of the type that numba computes in."""
@@ -283,7 +283,7 @@ class Operations(Stream):
             return Lanes(np.abs(value.data), self.emit_parts(parts, mask, value.source))
         function = FUNCTIONS.get(name)
         if function is None or not 1 <= len(arguments) <= 2:
-            self.refuse(f"{name} is not of this form: no function of the module, and none that kernels have")
+            self.refuse(f"{name} is not of this form: neither a function of the module nor of kernels")
         if not any(isinstance(v, Lanes) for v in arguments):
             made = np.asarray(function.of(*arguments))[()]
             return int(made) if name in WHOLE else made if made.dtype == np.float32 else made.item()
@@ -430,7 +430,9 @@ class Operations(Stream):
         data = np.zeros(len(self.out.blocks) * size, dtype)
         for other in self.by_launch.values():
             if self.dynamic_smem % max(dtype.itemsize, other.data.itemsize):
-                self.refuse(f"{self.dynamic_smem} bytes of shared memory are no whole number of {dtype} and {other.data.dtype}")
+                self.refuse(
+                    f"{self.dynamic_smem} bytes of shared memory are not a whole number of {dtype} and {other.data.dtype}"
+                )
             data, other.watched = other.data.view(dtype), False
         base = -(-self.out.shared_bytes // 16) * 16
         made = make_array(name, data, (size,), base, shared=True, watched=not self.by_launch)
@@ -467,5 +469,5 @@ def merged(value: Any, old: Any, mask: Mask) -> Lanes:
 def three(sizes: int | Sequence[int]) -> tuple[int, int, int]:
     dims = [sizes] if isinstance(sizes, int) else [int(s) for s in sizes]
     if not 1 <= len(dims) <= 3 or not all(1 <= s < 2**31 for s in dims):
-        raise InputError(f"{dims} is no launch shape", hint="one to three sizes of at least 1, x first")
+        raise InputError(f"{dims} is not a launch shape", hint="one to three sizes of at least 1, x first")
     return (*dims, 1, 1)[:3]  # type: ignore[return-value]

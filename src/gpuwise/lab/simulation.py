@@ -327,7 +327,7 @@ def _occupancy(a: Accelerator, threads: int, regs: int, shared: int, dynamic: in
         raise InputError(refused[0], hint=refused[1])
     if result.active_blocks == 0:
         what = " and ".join(result.binding)
-        raise InputError(f"no block of {threads:,} threads fits {a.name}: {what}", hint="`gpuwise lab occupancy` says why")
+        raise InputError(f"no block of {threads:,} threads fits {a.name}: {what}", hint="`gpuwise lab occupancy` shows why")
     return result
 
 

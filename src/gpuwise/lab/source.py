@@ -160,7 +160,7 @@ def _unpacked(tree: ast.Module, name: str | None) -> tuple[ast.Module, str | Non
             continue
         asked = [c for c in calls.get(n.name, []) if c[0] == name] or calls.get(n.name, [])
         if len({ast.dump(c) for _, c in asked}) > 1:
-            raise InputError(f"{n.name} makes several kernels", hint="say which: " + ", ".join(t for t, _ in asked[:8]))
+            raise InputError(f"{n.name} makes several kernels", hint="choose one: " + ", ".join(t for t, _ in asked[:8]))
         if name in [t for t, _ in asked]:
             name = next((s.value.id for s in n.body if isinstance(s, ast.Return) and isinstance(s.value, ast.Name)), name)
         given = _arguments(n, asked[0][1] if asked else ast.Call(ast.Name(n.name, ast.Load()), [], []))
@@ -234,7 +234,7 @@ def _only(functions: Mapping[str, ast.FunctionDef]) -> str:
     called = {n.func.id for f in among.values() for n in ast.walk(f) if isinstance(n, ast.Call) and isinstance(n.func, ast.Name)}
     found = [n for n in among if n not in called]
     if len(found) != 1:
-        hint = "say which: " + ", ".join(list(among)[:8]) if among else "def kernel(...)"
+        hint = "choose one: " + ", ".join(list(among)[:8]) if among else "def kernel(...)"
         raise InputError(f"the text has {len(among)} {'kernels' if kernels else 'functions'}", hint=hint)
     return found[0]
 

@@ -230,7 +230,7 @@ class Stream:
 
     def store(self, array: Array, index: Lanes, value: Any, mask: Mask) -> None:
         if isinstance(value, Array | Local | Part | Slice | tuple | np.dtype) or value is None:
-            self.refuse(f"{noun(value)} is no number: an element of {array.name} takes one")
+            self.refuse(f"{noun(value)} is not a number: an element of {array.name} takes one")
         if isinstance(value, Lanes) and value.data.dtype == np.float64 and array.data.dtype in NARROW:
             value = Lanes(value.data, self.emit("fp64", mask, value.source))
         real, _ = self.touch("shared_store" if array.shared else "store", array, index, mask, source_of(value))
@@ -296,7 +296,7 @@ class Stream:
         return f"thread {int(self.lane[lane])} of block {int(self.out.blocks[self.block_of[lane]])}"
 
     def refuse(self, text: str) -> NoReturn:
-        raise FieldError(text, file=self.name, line=self.line, hint="see docs/learn/simulation.md for what a kernel may hold")
+        raise FieldError(text, file=self.name, line=self.line, hint="see docs/learn/simulation.md for what a kernel may contain")
 
 
 def noun(value: Any) -> str:

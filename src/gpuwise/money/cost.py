@@ -134,7 +134,7 @@ def price_of(
     """The price to plan with: the one given, a provider's, the person's own contract, or the typical one;
     None when nobody rents the accelerator. Raises InputError for both a price and a provider."""
     if usd_per_hour is not None and provider is not None:
-        raise InputError("a price and a provider both say what an hour costs", hint="leave out --price or --provider")
+        raise InputError("a price and a provider both set the price of an hour", hint="leave out --price or --provider")
     if usd_per_hour is not None:
         return user_price(usd_per_hour)
     if provider is not None:

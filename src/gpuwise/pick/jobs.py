@@ -135,7 +135,7 @@ def training_job(
         raise UnknownNameError("method", method, METHODS, hint="it is one of " + ", ".join(METHODS))
     if tokens is None:
         if not tuning:
-            raise InputError("training needs --tokens", hint="say how much to train on, for example --tokens 15B")
+            raise InputError("training needs --tokens", hint="give the number of tokens, for example --tokens 15B")
         tokens = FINE_TUNING_TOKENS
         assumed.append(f"{format_count(tokens)} tokens to fine-tune on")
     _positive("tokens", tokens)
@@ -165,7 +165,7 @@ def vision_job(arch: Architecture, *, images: float) -> ModelJob:
     """Training a vision transformer on ``images`` (all epochs together), every weight. Raises InputError."""
     if arch.patches is None:
         raise InputError(
-            f"{arch.name} is no network of the catalogue that reads images: others are read from PyTorch",
+            f"{arch.name} is not an image model of the catalogue: other image models are read from PyTorch",
             hint="take vit-b-16, vit-l-16 or resnet-50, or `gpuwise fit` on your own code",
         )
     _positive("images", images)
@@ -195,10 +195,10 @@ def serving_job(
         if v is not None
     ]
     if len(options) > 1:
-        raise InputError(" and ".join(options) + " say the load twice", hint="give one of them")
+        raise InputError(" and ".join(options) + " both set the load", hint="give one of them")
     if arch.kind != "decoder":
         raise InputError(
-            f"{arch.name} is no decoder: serving is predicted for models that write text",
+            f"{arch.name} is not a decoder: serving is predicted for models that generate text",
             hint="choose a model such as llama-3.1-8b",
         )
     for name, value in (

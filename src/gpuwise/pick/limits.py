@@ -129,7 +129,7 @@ def check_limits(limits: Limits) -> None:
     if limits.count is not None and not 1 <= limits.count <= MOST_ACCELERATORS:
         raise InputError(f"count must be between 1 and {MOST_ACCELERATORS}, not {limits.count}", hint="for example --count 2")
     if not limits.ways:
-        raise InputError("no way to have hardware is left", hint="leave out --rent and --own, or give one of them")
+        raise InputError("no way to get hardware is left", hint="leave out --rent and --own, or give one of them")
     for way in limits.ways:
         if way not in WAYS:
             raise UnknownNameError("way", way, WAYS)
@@ -187,7 +187,7 @@ def parse_have(text: str) -> Have:
     """
     parts = [p.strip() for p in text.split(",")]
     if not any(parts):
-        raise InputError("--have names nothing", hint=_EXAMPLE)
+        raise InputError("--have is empty", hint=_EXAMPLE)
     values: dict[str, object] = {}
     connectors: dict[str, int] = {}
     for part in parts:
@@ -197,11 +197,11 @@ def parse_have(text: str) -> Have:
         if kind == "connector":
             name, count = _CONNECTORS[match["kind"]], int(match["count"] or 1)
             if not 1 <= count <= 32:
-                raise InputError(f"--have: {part!r} is no number of cables", hint=_EXAMPLE)
+                raise InputError(f"--have: {part!r} is not a number of cables", hint=_EXAMPLE)
             connectors[name] = connectors.get(name, 0) + count
             continue
         if kind in values:
-            raise InputError(f"--have says {kind} twice: {part!r}", hint=_EXAMPLE)
+            raise InputError(f"--have contains {kind} twice: {part!r}", hint=_EXAMPLE)
         values[kind] = _READERS[kind](part, match)
     pcie = values.get("pcie")
     return Have(
@@ -221,7 +221,7 @@ def _recognise(part: str) -> tuple[str, re.Match[str]]:
         match = pattern.fullmatch(lowered)
         if match is not None:
             return kind, match
-    raise InputError(f"--have: {part!r} is nothing known of a machine", hint=_EXAMPLE)
+    raise InputError(f"--have: {part!r} is not a known part of a machine", hint=_EXAMPLE)
 
 
 def _within(part: str, value: float, low: float, high: float, unit: str) -> float:
@@ -237,7 +237,7 @@ def _psu(part: str, match: re.Match[str]) -> float:
 def _slots(part: str, match: re.Match[str]) -> float:
     value = _within(part, float(match["n"]), 1, 64, "slots")
     if value != int(value):
-        raise InputError(f"--have: {part!r} is no whole number of slots", hint=_EXAMPLE)
+        raise InputError(f"--have: {part!r} is not a whole number of slots", hint=_EXAMPLE)
     return value
 
 

@@ -151,7 +151,7 @@ def pass_job(
         ]
     elif purpose == "speech":
         if not reads_sound(model):
-            raise InputError(f"{model.name} reads no sound", hint="for example --model whisper-large-v3")
+            raise InputError(f"{model.name} does not read audio", hint="for example --model whisper-large-v3")
         unit, usual, length, name = "seconds", SOUND_S, TOKENS_PER_WINDOW, f"write down speech with {model.name}"
         assumed = [f"{length} tokens written of {WINDOW_S:.0f} s of sound", "what the host does to the sound left out"]
     else:
@@ -159,7 +159,7 @@ def pass_job(
         usual, length, name = 1e9, min(seq_len or TEXT_TOKENS, model.max_seq_len), f"{purpose} with {model.name}"
         assumed = [f"{items_are} of {length:,} tokens"]
     if items is not None and items_per_day is not None:
-        raise InputError(f"a count of {unit} and {unit} a day say the work twice", hint="give one of them")
+        raise InputError(f"a count of {unit} and {unit} a day both set the work", hint="give one of them")
     for value in (items, items_per_day):
         if value is not None and not (math.isfinite(value) and 0 < value <= 1e15):
             raise InputError(f"{unit} must be a positive number, not {value}", hint="for example 1M")

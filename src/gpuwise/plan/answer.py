@@ -48,8 +48,8 @@ class CapturedStep:
 
 @dataclass(frozen=True, slots=True)
 class OtherHardware(Generic[E]):
-    """The same on another accelerator, or on more of the same; ``price`` is of one accelerator and hour, None when nobody
-    rents it out."""
+    """The same on another accelerator, or on more of the same; ``price`` is of one accelerator and hour, None when it has no
+    rental offer."""
 
     cluster: Cluster
     estimate: E
@@ -102,7 +102,7 @@ class _Answer(Shown):
     def step(self) -> CapturedStep:
         """Of own code. Raises ValueError for a model of the catalogue."""
         if isinstance(self.subject, Goal):
-            raise ValueError(f"{self.subject.arch.name} is a model of the catalogue: nothing was captured")
+            raise ValueError(f"{self.subject.arch.name} is a model of the catalogue: it has no captured step")
         return self.subject
 
     @property

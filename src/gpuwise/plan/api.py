@@ -39,7 +39,7 @@ def make_plan(
     """
     goal_wishes = wishes or Wishes()
     if goal_wishes.tokens is None and (goal_wishes.deadline_s is not None or goal_wishes.budget_usd is not None):
-        raise InputError("a deadline or a budget needs --tokens", hint="say how much to train, for example --tokens 15B")
+        raise InputError("a deadline or a budget needs --tokens", hint="give the number of tokens, for example --tokens 15B")
     arch = find_model(model) if isinstance(model, str) else model
     pricing = Pricing(today or datetime.date.today(), usd_per_hour, provider)
     if on is not None:

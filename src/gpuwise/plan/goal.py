@@ -136,7 +136,7 @@ def check_wishes(wishes: Wishes) -> None:
             raise InputError(f"{name.replace('_', ' ')} must be at least 1, not {value}", hint="give a whole number")
     if wishes.year is not None and wishes.year < FIRST_YEAR:
         raise InputError(
-            f"no stack here is as old as {wishes.year}", hint=f"give a year from {FIRST_YEAR} on, or leave it out for today's"
+            f"no software stack is known for {wishes.year}", hint=f"give a year from {FIRST_YEAR} on, or leave it out for today's"
         )
     if not 0.0 < wishes.risk < 1.0:
         raise InputError(f"risk must lie between 0 and 1, not {wishes.risk}", hint="for example 0.1: memory suffices with 90 %")

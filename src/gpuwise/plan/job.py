@@ -28,7 +28,7 @@ def job_of(plan: Plan[TrainingEstimate]) -> Job:
     best, goal = plan.best, plan.goal
     if best is None:
         raise LayoutError(
-            "fits", f"no layout of {goal.arch.name} fits {goal.cluster.label}", hint="`gpuwise fit` says what would"
+            "fits", f"no layout of {goal.arch.name} fits {goal.cluster.label}", hint="`gpuwise fit` shows what would"
         )
     interval = None if best.operation is None else best.operation.stops.interval_s
     step_s = best.estimate.step_time_s.expected
@@ -89,7 +89,7 @@ def tokens_of_samples(model: str, samples: float, tokens: float | None) -> float
     """The tokens of so many images. Raises InputError for a model of text, or where both are given."""
     arch = find_model(model)
     if tokens is not None:
-        raise InputError("--samples and --tokens are two ways to say how much", hint="leave one out")
+        raise InputError("--samples and --tokens both set the length of training", hint="leave one out")
     if arch.patches is None:
         raise InputError(f"{arch.name} reads text, and --samples counts images", hint="give --tokens")
     return samples * arch.patches.n_tokens

@@ -138,7 +138,7 @@ def _capacity(capacity_bytes: int | None, replay: Replay) -> int | None:
     reserved = sum(s.size_bytes for s in replay.history.preset.segments)
     if capacity_bytes is not None and capacity_bytes < reserved:
         raise InputError(
-            f"{capacity_bytes} bytes is less than what was held when the history begins ({reserved} bytes)",
+            f"{capacity_bytes} bytes is less than the memory reserved at the start of the history ({reserved} bytes)",
             hint="record the history from the start of the program, or give a larger capacity",
         )
     return capacity_bytes

@@ -242,7 +242,7 @@ def _gpu_train(target: Cluster, arch: Architecture, wishes: Wishes, today: datet
 
 def _check_decode(arch: Architecture, form: str, context: int, batch: int) -> None:
     if arch.kind != "decoder":
-        raise InputError(f"{arch.name} is no decoder: it does not generate token by token", hint="try llama-3.1-8b")
+        raise InputError(f"{arch.name} is not a decoder: it does not generate token by token", hint="try llama-3.1-8b")
     if not 1 <= context <= arch.max_seq_len:
         raise InputError(f"{arch.name} takes up to {arch.max_seq_len:,} tokens", hint="give a shorter --context")
     if not 1 <= batch <= 100_000:

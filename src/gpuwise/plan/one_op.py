@@ -127,7 +127,7 @@ def find_processor(text: str) -> Cpu:
             found = find_cluster(text, prefer=USUAL)
         except (UnknownNameError, AmbiguousNameError, InputError):
             raise error from None
-        raise InputError(f"{found.accelerator.name} is no processor", hint="--against takes a CPU, like 'EPYC 9654'") from None
+        raise InputError(f"{found.accelerator.name} is not a CPU", hint="--against takes a CPU, like 'EPYC 9654'") from None
 
 
 # --- the operations ---

@@ -89,7 +89,7 @@ def job_of_document(document: Mapping[str, Any], file: str = "the plan") -> Job:
         )
     plan: Any = convert(document, plan_type(), file, hint=HINT)
     if plan.best is None:
-        raise InputError("the plan found no layout that fits", hint="`gpuwise fit` says what would")
+        raise InputError("the plan has no layout that fits", hint="`gpuwise fit` shows what would")
     arch, cluster = _model(plan.model, file), _cluster(plan.cluster, file)
     strategy = msgspec.convert(plan.best.strategy, Strategy, from_attributes=True)
     goal, goodput = plan.goal, plan.best.goodput

@@ -83,7 +83,7 @@ def check_record(record: Record, where: str = "record") -> Record:
         if wrong or (value is None and name == "at_s"):
             raise DataError(f"{where}: {name} is {value!r}", hint="a measurement is a finite number, or left out")
     if record.value is None and not record.failed:
-        raise DataError(f"{where}: neither a value nor why there is none", hint="give `value` or `failed`")
+        raise DataError(f"{where}: neither a value nor the reason why it is missing", hint="give `value` or `failed`")
     return record
 
 

@@ -110,7 +110,7 @@ def read(path: Path) -> TunedConfig:
         raise FieldError(f"unknown field {unknown[0]!r}", file=str(path))
     levers = document.get("levers", {})
     if not isinstance(levers, dict):
-        raise FieldError("levers is no table", file=str(path))
+        raise FieldError("levers is not a table", file=str(path))
     table = cast("dict[str, Any]", levers)
     for name, value in table.items():
         _check(str(path), name, value)
@@ -160,19 +160,19 @@ def _expected(path: Path, document: Mapping[str, Any]) -> TunedSpeed | None:
             None if expected.get("energy_j") is None else float(expected["energy_j"]),
         )
     except (KeyError, TypeError, ValueError) as error:
-        raise FieldError(f"expected: {error} is missing or no number", file=str(path)) from None
+        raise FieldError(f"expected: {error} is missing or not a number", file=str(path)) from None
 
 
 def _plan(file: str, given: object) -> Plan:
     if not isinstance(given, dict):
-        raise FieldError("run is no table", file=file)
+        raise FieldError("run is not a table", file=file)
     names, table = [f.name for f in fields(Plan)], cast("dict[str, Any]", given)
     for name, value in table.items():
         if name not in names:
             raise FieldError(f"unknown field {name!r} of run", file=file, field=name, hint="there are " + ", ".join(names))
         number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value > 0
         if name != "country" and not number:
-            raise FieldError(f"{name} = {value!r} is no number above zero", file=file, field=name)
+            raise FieldError(f"{name} = {value!r} is not a number above zero", file=file, field=name)
         if name == "country" and not (isinstance(value, str) and value):
-            raise FieldError(f"{name} = {value!r} is no name", file=file, field=name, hint='write it like country = "DE"')
+            raise FieldError(f"{name} = {value!r} is not a name", file=file, field=name, hint='write it like country = "DE"')
     return Plan(**table)

@@ -94,7 +94,9 @@ def application(workers: Workers, folder: Path) -> Starlette:
         is_code = name == "own"
         words = words_of_fields(query_of(request), folder) if is_code else argv_of(request)
         if is_code and tuple(words) not in captured:
-            raise InputError("this code was not run by the page", hint="press its button first: an address runs nothing")
+            raise InputError(
+                "the page has not run this code", hint="press its button first: opening an address does not run code"
+            )
         answer = captured[tuple(words)] if is_code else await unless_gone(request, workers.ask(with_json(words)))
         document = {} if answer is None else answer.document or {}
         if not document or "error" in document:

@@ -90,7 +90,7 @@ class QueryBatcher:
             async for said in answers:
                 self._give(left.pop(0), today, said)
             if left:
-                raise EOFError("whoever evaluates ended before the last answer")
+                raise EOFError("the process that evaluates ended before the last answer")
         except Exception as error:  # noqa: BLE001 - of ours; whoever waits is told, and the next pass begins
             for query in left:
                 self._give(query, today, error)

@@ -114,7 +114,7 @@ def _read(query: Query) -> dict[str, Any]:
     fields_of = {field.name: field for field in QUESTIONS["plan"].fields}
     for key in query:
         if key not in fields_of:
-            raise InputError(f"the page does not ask for {key!r}", hint="use its own fields")
+            raise InputError(f"the page has no field {key!r}", hint="use its own fields")
     read = {k: _value(fields_of[k], checked(fields_of[k], v.strip())) for k, v in query.items() if v.strip()}
     for needed in ("model", "on"):
         if needed not in read:

@@ -306,7 +306,7 @@ def checked(field: Field, value: str) -> str:
     ):
         raise InputError(
             f"{field.label}: {value!r} is not a name",
-            hint="a file is never read because of an address: pick one's own code on the page Fit, or use the command line",
+            hint="a file is never read because of an address: choose your own code on the page Fit, or use the command line",
         )
     if field.bare and value.startswith("-"):
         raise InputError(f"{field.label}: {value!r} is an option", hint="give the value alone")

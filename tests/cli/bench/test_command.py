@@ -199,7 +199,7 @@ def test_nothing_is_kept_where_nothing_should_be(gpuwise: Any, eight: Any, home:
         (("--fail-below", "-1"), "--fail-below"),
         (("--fail-below", "fast"), "--fail-below"),
         (("--stress", "0s"), "--stress"),
-        (("--stress", "10m", "--calibrate"), "different things"),
+        (("--stress", "10m", "--calibrate"), "exclude each other"),
         (("--against", "nosuchgpu"), "nosuchgpu"),
         (("--import", "/nonexistent/file"), "cannot be read"),
         (("--calibrate", "--no-save"), "learns from the records"),

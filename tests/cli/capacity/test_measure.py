@@ -85,7 +85,7 @@ def test_a_target_that_is_missed_is_an_exit_code(gpuwise: Callable[..., Any]) ->
     ("more", "words"),
     [
         (("--seconds", "5s"), "an option of --measure without it"),
-        (("--measure", "ftp://x"), "no address"),
+        (("--measure", "ftp://x"), "not the address"),
         (("--measure", "http://127.0.0.1:1"), "nothing answers"),
         (("--measure", "http://127.0.0.1:1", "--seconds", "3h"), "an hour"),
         (("--measure", "http://127.0.0.1:1", "--retries", "-1"), "from 0 to 20"),

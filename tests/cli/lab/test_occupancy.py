@@ -56,7 +56,7 @@ def test_a_kernel_is_read_from_a_log(gpuwise: Callable[..., Any], tmp_path: Path
         ("--on 9.9 --regs 37 --block 32", "unknown compute capability"),
         ("--on mi300x --regs 37 --block 32", "no CUDA compute capability"),
         ("--on V100 --regs 37", "--block is missing"),
-        ("--on V100 --regs 37 --block 32 --carveout 101", "no percentage"),
+        ("--on V100 --regs 37 --block 32 --carveout 101", "not a percentage"),
         ("--regs 37 --block 32", "on which GPU"),
         ("--on V100 --regs 37 --block 32 --kernel k", "one of a file"),
         ("--on V100 --regs -3 --block 32", "whole number"),

@@ -111,7 +111,7 @@ REFUSED = {
     "matmul 8 8 8 --on 8xh100-sxm": "runs on one device",
     "matmul 8 8 8 --on nonesuch": "unknown GPU or processor",
     "matmul 8 8 8 --on a100 --dtype fp7": "unknown format",
-    "matmul 8 8 8 --on a100 --against h100-sxm": "is no processor",
+    "matmul 8 8 8 --on a100 --against h100-sxm": "is not a CPU",
     "attention 1 32 128 4096 --on a100": "has no kernel",
     "attention 1 32 128 64 --kv-heads 5 --on a100": "do not divide",
     "attention 1 32 128 64 --on a100 --dtype fp32": "unknown format",
@@ -144,7 +144,7 @@ def test_a_product_under_other_names_and_in_one_word(gpuwise: Callable[..., Any]
 
 def test_the_model_of_an_operation_is_a_word(gpuwise: Callable[..., Any]) -> None:
     made = gpuwise("op", "decode", "--model", "llama-3.1-8b", "--on", "4090")
-    assert made.code == 2 and "hint: the model is a word without an option: gpuwise op decode llama-3.1-8b" in made.err
+    assert made.code == 2 and "hint: give the model without an option: gpuwise op decode llama-3.1-8b" in made.err
 
 
 @pytest.mark.parametrize(("words", "message"), REFUSED.items())

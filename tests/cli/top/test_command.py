@@ -329,7 +329,7 @@ def test_a_library_too_old_for_a_reading_gives_the_others(nvml: FakeNvml) -> Non
         (["--replay", "nowhere.sqlite"], "nowhere.sqlite"),
         (["--replay", "a", "--demo"], "--demo"),
         (["--json", "--csv", "-"], "stdout"),
-        (["--csv", "--json"], "--csv: '--json' is no name of a file"),
+        (["--csv", "--json"], "--csv: '--json' is not the name of a file"),
         (["--once", "--theme", "nord"], "--theme"),
         (["--grafana", "no/such/folder.json"], "no/such is not a directory"),
         (["--demo", "1", "--record", "no/such/folder.sqlite"], "cannot be written"),

@@ -88,7 +88,7 @@ def test_training_refuses_a_narrow_checkpoint_and_serving_uses_it(pattern):
         return
     assert bits == ((8,) if form in ("fp8", "Q8_0") else (4,))
     assert bits_as_stored(find_model(name), bits) == bits
-    with pytest.raises(InputError, match="the model's name or config says"):
+    with pytest.raises(InputError, match="the model's name or config has"):
         bits_as_stored(find_model(name), (16,))
 
 

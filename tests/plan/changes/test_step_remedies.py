@@ -153,4 +153,4 @@ def test_a_whole_script_is_changed_too_and_its_loader_cut(tmp_path: Path) -> Non
     assert loaded.batch == 64 and made is not None and made[0].batch == 16
     assert loaded.tried((Change("optimizer", "momentum"),)) is not None and not loaded.failed
     plain = trial(SCRIPT.format(data="", batches="[(torch.randn(64, 64), torch.randint(0, 10, (64,)))] * 3"))
-    assert plain.tried(parts) is None and plain.failed == [("micro-batch 16", "its batch is made by no DataLoader")]
+    assert plain.tried(parts) is None and plain.failed == [("micro-batch 16", "its batch does not come from a DataLoader")]

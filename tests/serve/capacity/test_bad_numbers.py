@@ -35,5 +35,5 @@ def test_wishes_are_whole_numbers(name: str, value: Any) -> None:
 
 
 def test_a_price_and_a_provider_are_two_prices() -> None:
-    with pytest.raises(InputError, match="both say"):
+    with pytest.raises(InputError, match="both set"):
         gpuwise.make_plan("llama-3.1-8b", "8xh100", Wishes(tokens=1e9), usd_per_hour=2.0, provider="lambda")

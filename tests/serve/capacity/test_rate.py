@@ -299,7 +299,7 @@ def test_a_target_nobody_meets_gives_the_nearest_miss() -> None:
 def test_a_model_too_large_and_one_that_writes_nothing_are_refused() -> None:
     with pytest.raises(InputError, match="does not fit"):
         capacity_on(Question(find_model("llama-3.1-405b"), CLUSTER, SHORT, usual_targets(SHORT), Demand(), TODAY))
-    with pytest.raises(InputError, match="no decoder"):
+    with pytest.raises(InputError, match="not a decoder"):
         capacity_on(Question(find_model("bert-base"), CLUSTER, SHORT, usual_targets(SHORT), Demand(), TODAY))
 
 

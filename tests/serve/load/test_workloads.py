@@ -70,12 +70,12 @@ def test_a_workload_as_one_writes_it() -> None:
     [
         ("chatt", "unknown workload 'chatt'"),
         ("in=100", "lacks out"),
-        ("in=100,out=x", "no number"),
+        ("in=100,out=x", "not a number"),
         ("in=100,out=-5", "does not lie between"),
         ("in=100,out=nan", "does not lie between"),
         ("in=100,out=10,speed=3", "unknown part of a workload 'speed'"),
         ("in=100,in=200,out=10", "twice"),
-        ("in=100,out=10,prefix=100", "leaves nothing"),
+        ("in=100,out=10,prefix=100", "is not shorter than"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(text: str, message: str) -> None:

@@ -77,7 +77,7 @@ def test_images_through_convolutions_gain_by_batches() -> None:
     assert 1 / answer.alone_s < answer.each.expected < answer.times.full_per_s
     with pytest.raises(InputError, match="reads images"):
         ask(convnets()["resnet-50"], find_cluster("t4"), workload="embed")
-    with pytest.raises(UnpredictableError, match="was checked"):
+    with pytest.raises(UnpredictableError, match="have not been checked"):
         ask(convnets()["resnet-50"], find_cluster("apple-a18-pro-gpu"), workload="vision")
 
 
@@ -87,9 +87,9 @@ def test_speech_is_served_in_windows() -> None:
     assert (answer.items, answer.tokens) == ("windows", 100) and answer.each is not None
     longer = ask(whisper, one, workload="speech", targets=parse_targets("e2e_p95=5s"), tokens=200)
     assert longer.each is not None and longer.each.expected < answer.each.expected
-    with pytest.raises(InputError, match="reads sound"):
+    with pytest.raises(InputError, match="reads audio"):
         ask(whisper, one, workload="embed")
-    with pytest.raises(InputError, match="no sound"):
+    with pytest.raises(InputError, match="does not read audio"):
         ask(BERT, one, workload="speech")
 
 

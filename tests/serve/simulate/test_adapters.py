@@ -88,7 +88,7 @@ def test_adapters_nobody_has(numbers):
 
 
 def test_adapters_need_an_engine_started_with_them():
-    with pytest.raises(InputError, match="the engine has none"):
+    with pytest.raises(InputError, match="the engine has no adapters"):
         Server(ARCH, SYSTEM, CONFIG).run(load(adapters=2))
     old = EngineConfig("vllm", version="0.6.6")
     with pytest.raises(InputError, match="not simulated under"):

@@ -128,15 +128,15 @@ def test_a_cut_file_says_so(layout: str, share: float, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "no trace"),
-        ("hello", "no trace"),
-        ("{}", "no trace"),
-        ('{"events": []}', "no trace"),
+        ("", "not a trace"),
+        ("hello", "not a trace"),
+        ("{}", "not a trace"),
+        ('{"events": []}', "not a trace"),
         ("[]", "no event"),
         ("[1, 2]", "no event"),
-        ('{"traceEvents": [{"ph": "X", "ts": "soon"}]}', "no number"),
+        ('{"traceEvents": [{"ph": "X", "ts": "soon"}]}', "not a number"),
         ('{"traceEvents": [{"ph": "X", "ts": 1, "dur": -4}]}', "negative"),
-        ('[{"name": "x"}]', "no event of a trace"),
+        ('[{"name": "x"}]', "not an event of a trace"),
         ('{"traceEvents": [{"ph": "X", ts: 1}]}', "not JSON"),
     ],
 )

@@ -267,7 +267,7 @@ def test_expert_parallel_is_refused_elsewhere(task: str, settings: list[str], me
 def test_rows_of_other_steps_are_not_shared(ranks: Callable[..., Any]) -> None:
     run = ranks("tokens", 2, layout={"dp": 1, "cp": 2})
     assert set(run.codes()) == {2}, run.output
-    assert "computes its loss of whole rows in a step of its own" in (run.out / "refused.json").read_text()
+    assert "computes its loss from whole rows in its own step" in (run.out / "refused.json").read_text()
 
 
 @pytest.mark.slow

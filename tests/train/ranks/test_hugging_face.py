@@ -70,6 +70,6 @@ def test_tokens_are_rows_of_whole_numbers(tmp_path: Path) -> None:
     np.save(tmp_path / "wrong.npy", np.zeros((2, 2)))
     with pytest.raises(InputError, match="float64 of 2 dimensions"):
         _tokens(tmp_path / "wrong.npy", tmp_path, None)
-    (tmp_path / "text.npy").write_text("no array")
-    with pytest.raises(InputError, match="holds no tokens"):
+    (tmp_path / "text.npy").write_text("not an array")
+    with pytest.raises(InputError, match="contains no tokens"):
         _tokens(tmp_path / "text.npy", tmp_path, None)

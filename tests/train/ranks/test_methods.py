@@ -249,7 +249,7 @@ def distance(held: dict[str, Any]) -> float:
     ("more", "layout", "message"),
     [
         ({"prune": "2:4"}, {}, "on no such GPU"),
-        pytest.param({"teacher": "{tasks}:plain"}, {}, "teaches nothing", marks=pytest.mark.slow),
+        pytest.param({"teacher": "{tasks}:plain"}, {}, "cannot be a teacher", marks=pytest.mark.slow),
         pytest.param({"teacher": "{tasks}:other_teacher"}, {}, "logits of", marks=pytest.mark.slow),
         pytest.param(
             {}, {"lora_rank": 2, "lora_targets": ("q_proj",)}, "no linear layer is called q_proj", marks=[PEFT, pytest.mark.slow]

@@ -233,7 +233,7 @@ def test_ranks_draw_other_numbers_and_evaluate_alike(workers: int, ranks: Callab
 @pytest.mark.parametrize(
     ("what", "said", "hint"),
     [
-        ("no loader", "come from no DataLoader", "train.py:make_step"),
+        ("no loader", "without a DataLoader", "train.py:make_step"),
         ("itself", "divides the script's work over ranks itself", "torchrun"),
         ("stream", "Stream gives its samples in its own order", "__getitem__"),
         ("statistics", "TensorDataset was divided", "torch.no_grad()"),

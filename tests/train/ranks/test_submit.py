@@ -57,7 +57,7 @@ def test_the_engine_is_given_the_files(
     ("words", "message", "hint"),
     [
         (["plan.json", TASK, "--on", "slurm"], "sbatch is not on this machine", "--to slurm:torchrun"),
-        (["plan.json", TASK, "--on", "mesos"], "there is no such engine", "slurm, ray, k8s, sky"),
+        (["plan.json", TASK, "--on", "mesos"], "unknown launcher", "slurm, ray, k8s, sky"),
         ([TASK, "--ranks", "2", "--on", "slurm"], "needs a plan", "gpuwise plan"),
     ],
 )
@@ -107,4 +107,4 @@ pathlib.Path("gone").touch()
     assert "Submitted batch job 42" in told.out
     assert "step 3" in told.err and "loss 2.5" in told.err and "job 42 ended, step 3" in told.err
     assert run(["run", str(plan), TASK, "--on", "ray", "--follow", "--out", "other"]) == 2
-    assert "says nothing of its jobs" in capfd.readouterr().err
+    assert "does not report the progress of its jobs" in capfd.readouterr().err

@@ -24,11 +24,11 @@ print("done", sys.argv[1:])
 @pytest.mark.parametrize(
     ("words", "message", "hint"),
     [
-        (["tune", "nothing.py"], "nothing.py: there is no such script", "give the training script"),
+        (["tune", "nothing.py"], "nothing.py: this script does not exist", "give the training script"),
         (["tune", "train.py", "--only", "magic"], "there is no lever 'magic'", "length_groups"),
         (["tune", "train.py", "--minutes", "-1"], "--minutes", "--minutes 10"),
-        (["tune", "train.py", "--resume", "--out", "nowhere"], "no tuning to go on with", "leave --resume out"),
-        (["run", "nothing.py"], "nothing.py: there is no such script", "give the training script"),
+        (["tune", "train.py", "--resume", "--out", "nowhere"], "no tuning to resume", "leave --resume out"),
+        (["run", "nothing.py"], "nothing.py: this script does not exist", "give the training script"),
         (["run", "train.py"], "there is no gpuwise.toml for train.py", "gpuwise tune train.py"),
     ],
 )

@@ -221,11 +221,11 @@ def test_a_plan_is_read_and_bad_ones_are_refused(tmp_path: Path) -> None:
     write(TunedConfig("train.py", {"workers": 2}, plan=plan), path, {})
     assert read(path).plan == plan
     for text, match in (
-        ("price_per_hour = -1", "no number above zero"),
-        ("epochs = true", "no number"),
+        ("price_per_hour = -1", "not a number above zero"),
+        ("epochs = true", "not a number"),
         ("speed = 1", "field 'speed' of run"),
-        ("country = 3", "no name"),
-        ("total_steps = inf", "no number"),
+        ("country = 3", "not a name"),
+        ("total_steps = inf", "not a number"),
     ):
         path.write_text(f"version = 1\n[run]\n{text}\n")
         with pytest.raises(FieldError, match=match):

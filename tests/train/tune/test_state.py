@@ -80,7 +80,7 @@ def test_kill_9_loses_nothing_that_was_told(tmp_path: Path) -> None:
 
 def test_two_tunings_in_one_folder(tmp_path: Path) -> None:
     """The second would clear the first one's runs."""
-    with alone_in(tmp_path), pytest.raises(InputError, match="another tuning is at work"), alone_in(tmp_path):
+    with alone_in(tmp_path), pytest.raises(InputError, match="another tuning is running"), alone_in(tmp_path):
         pass
     with alone_in(tmp_path):
         pass

@@ -250,7 +250,7 @@ def test_a_sparse_tensor_is_not_called_the_scripts_fault() -> None:
         RuntimeError("PyTorch is not linked with support for cuda devices"),
     ):
         hint = str(UserCodeError("train.py", raised).hint)
-        assert "sparse tensors have no stand-in" in hint and "mend it" not in hint
+        assert "sparse tensors have no stand-in" in hint and "fix it" not in hint
 
 
 def test_an_assertion_about_values_is_not_called_the_scripts_fault() -> None:

@@ -179,7 +179,7 @@ def test_a_module_takes_its_batch_from_its_inputs(tmp_path: Path) -> None:
     path = tmp_path / "net.py"
     path.write_text("from torch import nn\nclass Net(nn.Linear):\n    def __init__(self):\n        super().__init__(8, 4)\n")
     target = find_target(f"{path}:Net")
-    with pytest.raises(InputError, match="takes input, and nothing says of which shape"):
+    with pytest.raises(InputError, match="takes input, and their shapes are unknown"):
         target.capture()
     captured, _ = captured_with(target, batch=6, inputs=(((2, 8), "fp32"),))
     assert captured.batch == 6 and captured.parameter_count == 36

@@ -67,7 +67,7 @@ def fit_device(records: Sequence[Record], accelerator: Accelerator | None) -> De
     """The coefficients of the device all ``records`` are of. Raises DataError when there is nothing to learn from."""
     usable = newest(records)
     if not usable:
-        raise DataError("there is no measurement of this device to learn from", hint="run `gpuwise bench --calibrate`")
+        raise DataError("this device has not been measured", hint="run `gpuwise bench --calibrate`")
     last = usable[-1]
     fits: dict[str, FamilyCoefficients] = {}
     if accelerator is not None:

@@ -39,7 +39,7 @@ def accelerator_from(
             hint="run `gpuwise bench --calibrate`: its rates are measured then",
         )
     if not memory_bytes:
-        raise DataError(f"the driver does not say how much memory {name} has", hint="name a GPU of the catalogue with --on")
+        raise DataError(f"the driver does not report the memory of {name}", hint="name a GPU of the catalogue with --on")
     compute_capability = None if capability is None else f"{capability[0]}.{capability[1]}"
     unit = architectures().get(f"sm_{compute_capability.replace('.', '')}") if compute_capability else None
     link = PCIE_BYTES_PER_S.get(f"{pcie[0]}.0 x{pcie[1]}") if pcie else None

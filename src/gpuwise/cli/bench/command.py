@@ -52,7 +52,8 @@ class Instead:
         """Raises InputError where more than one is asked for."""
         if sum(getattr(self, name) != getattr(NOTHING_ELSE, name) for name in self.__dataclass_fields__) > 1:
             raise InputError(
-                "these do different things", hint="give one of --stress, --calibrate, --history, --list, --export, --import"
+                "these options exclude each other",
+                hint="give one of --stress, --calibrate, --history, --list, --export, --import",
             )
 
     @property
@@ -110,7 +111,7 @@ def bench(
     if instead.list_ or instead.reads_records:
         for name, value in (("--device", device), ("--against", against), ("--each", each), ("--fail-below", fail_below)):
             if value:
-                raise InputError(f"{name} is of a measurement, and none is asked for", hint="leave it out")
+                raise InputError(f"{name} belongs to a measurement; this command measures nothing", hint="leave it out")
     if instead.list_:
         from gpuwise.cli.bench.records import show_list
 
@@ -170,7 +171,7 @@ def _measure(
     pairs = pairs_of(cases, subjects)
     if not pairs:
         why = f": {no_gpu}" if no_gpu and all(c.on == GPU for c in cases) else ""
-        raise InputError(f"nothing of that can be measured here{why}", hint="`gpuwise bench --list` says what runs where")
+        raise InputError(f"this machine cannot measure any of these{why}", hint="`gpuwise bench --list` lists the measurements")
     run = new_run(subjects, "gpuwise bench" + (" --quick" if quick else ""), time.time())
     outcome = run_cases(pairs, run, store, limits, progress=say)
     say("")
@@ -237,7 +238,7 @@ def _threshold(text: str | None) -> float | str | None:
     except ValueError:
         share = -1.0
     if not 0.0 < share <= 2.0:
-        raise InputError(f"--fail-below: {text!r} is no share of what is expected", hint="write --fail-below 0.9, or normal")
+        raise InputError(f"--fail-below: {text!r} is not a share of the expected value", hint="write --fail-below 0.9, or normal")
     return share
 
 

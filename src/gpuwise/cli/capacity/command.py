@@ -182,7 +182,7 @@ def capacity(
         asked = replace(asked, workload=usual_workload(arch))
     _check_sent(sent)
     if asked.batching is not None and asked.workload not in WORKLOADS:
-        raise InputError("--batching is of forward passes", hint="with --workload embed, rerank, vision or speech")
+        raise InputError("--batching is for forward passes", hint="with --workload embed, rerank, vision or speech")
     if asked.workload in WORKLOADS or not isinstance(arch, Architecture):
         if sent.measure is not None or calibrated or html is not None:
             raise InputError(
@@ -197,7 +197,7 @@ def capacity(
     wanted, today = wanted_of(held, load), datetime.date.today()
     ranked, within = None, _limits(held)
     if on is not None and (held.buy or held.form is not None or held.max_watts is not None):
-        raise InputError("--buy, --form and --max-watts look for hardware, and --on names it", hint="leave one of them out")
+        raise InputError("--buy, --form and --max-watts search for hardware, and --on names it", hint="leave one of them out")
     if on is None:
         if sent.measure is not None or calibrated:
             raise InputError("--measure and --calibrated need --on", hint="name the accelerators the server runs on")
@@ -326,7 +326,7 @@ def _ranked(
     from gpuwise.pick.capacity import rank_accelerators
 
     if constraints.price is not None or constraints.provider is not None:
-        raise InputError("--price and --provider are of one accelerator", hint="name it with --on")
+        raise InputError("--price and --provider are for one accelerator", hint="name it with --on")
     with progress("simulating") as say:
         return rank_accelerators(
             arch,
@@ -376,7 +376,7 @@ def _check_sent(sent: Sent) -> None:
         return
     if sent.seconds > LONGEST_MEASURE_S or sent.requests > MOST_REQUESTS or sent.in_flight > MOST_REQUESTS:
         raise InputError(
-            "a measurement sends for an hour and 100,000 requests at the most", hint="60s and 400 requests say most of it"
+            "a measurement takes at most an hour and 100,000 requests", hint="60s and 400 requests are usually enough"
         )
     if not 0 <= sent.retries <= MOST_RETRIES:
         raise InputError(
@@ -410,7 +410,7 @@ def question(arch: Architecture, traffic: Traffic, constraints: Constraints) -> 
         name for name, value in (("--rate", traffic.rate), ("--users", traffic.users), ("--max", traffic.max or None)) if value
     ]
     if len(options) > 1:
-        raise InputError(" and ".join(options) + " say the load twice", hint="give one of them")
+        raise InputError(" and ".join(options) + " both set the load", hint="give one of them")
     if traffic.think is not None and traffic.users is None:
         raise InputError("--think without --users", hint="it is the pause of a user: add --users 500")
     context = constraints.context or arch.max_seq_len
@@ -438,7 +438,7 @@ def _source(traffic: Traffic, context: int) -> tuple[Any, float]:
         trace = refuse_beyond(read_trace(traffic.trace), context, drop=traffic.drop_long)
         if len(trace.requests) < LEAST_REQUESTS:
             count = len(trace.requests)
-            raise InputError(f"{count} requests of {trace.name} say nothing of percentiles", hint=f"at least {LEAST_REQUESTS}")
+            raise InputError(f"{count} requests of {trace.name} are too few for percentiles", hint=f"at least {LEAST_REQUESTS}")
         return trace, trace.peak_over_mean
     if traffic.drop_long:
         raise InputError("--drop-long without --trace", hint="requests of a workload are cut to the context")

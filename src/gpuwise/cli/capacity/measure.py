@@ -73,7 +73,7 @@ def _predicted(answer: Capacity) -> tuple[Configuration, float]:
     demand, served = answer.demand, answer.served
     limit = served.limit if served is not None else None if answer.miss is None else answer.miss.limit
     if limit is None:
-        raise InputError("nothing is predicted that could be measured", hint="give targets that something keeps")
+        raise InputError("there is no predicted load to measure", hint="give targets that can be met")
     if demand.users is not None:
         raise InputError("--measure sends a rate, not users", hint="give --rate, for example --rate 2/s")
     if demand.rate_per_s is not None:

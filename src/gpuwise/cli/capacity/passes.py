@@ -30,7 +30,7 @@ def batcher_of(text: str | None) -> Batcher:
         return Batcher(most, float("inf"))
     if kind != "dynamic" or len(rest) > 2 or (rest and most is None):
         raise InputError(
-            f"--batching {text!r} cannot be read", hint="dynamic:32, dynamic:32:5ms (held back so long), or static:32"
+            f"--batching {text!r} cannot be read", hint="dynamic:32, dynamic:32:5ms (wait at most 5 ms), or static:32"
         )
     return Batcher(most, positive_duration(rest[1], "--batching") if len(rest) == 2 else 0.0)
 

@@ -43,7 +43,9 @@ def either(*words: Annotated[str, Parameter(allow_leading_hyphen=True, show=Fals
         if not homes:
             raise
         commands = " and ".join(f"gpuwise cost {name}" for name in homes)
-        raise InputError(f"gpuwise cost {question} has no {option}", hint=f"it is of {commands}: see --help of that") from None
+        raise InputError(
+            f"gpuwise cost {question} has no {option}", hint=f"it is an option of {commands}: see its --help"
+        ) from None
 
 
 def _has(command: App, option: str) -> bool:

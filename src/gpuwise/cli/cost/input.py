@@ -296,7 +296,7 @@ def ownership_of(cluster: Cluster, owned: OwningOptions, months: int, power: Pow
     if owned.server_overhead is not None and owned.server_overhead[0] < 1:
         raise InputError("--server-overhead: a server costs at least its GPUs", hint="for example 1.6")
     if owned.utilisation is not None and owned.utilisation[0] == 0:
-        raise InputError("--utilisation: GPUs that never work cannot be owned for work", hint="for example 90%")
+        raise InputError("--utilisation: must be above zero", hint="for example 90%")
     if owned.residual is not None:
         yearly = [part ** (12 / months) for part in owned.residual]
         ownership = ownership.with_input("resale_keep", ownership.resale_keep.with_range(*yearly))
@@ -345,7 +345,7 @@ def renting_of(cluster: Cluster, rented: RentingOptions, today: datetime.date) -
     from gpuwise.money.rent_or_own.renting import rent_of
 
     if rented.rent_price is not None and rented.provider is not None:
-        raise InputError("--rent-price and --provider both say what renting costs", hint="leave one out")
+        raise InputError("--rent-price and --provider both set the rental price", hint="leave one out")
     terms = None
     if rented.reserved is not None:
         terms = tuple(t.strip().lower() for t in rented.reserved.split(",") if t.strip().lower() != "none")

@@ -97,7 +97,7 @@ def run(
 
     own = is_own_code(model)
     if not own and batch is not None:
-        raise InputError("--batch is for own code and ResNets", hint="--global-batch says sequences a step")
+        raise InputError("--batch is for own code and ResNets", hint="--global-batch sets the sequences per step")
     if not own and samples is not None:
         tokens, samples = tokens_of_samples(model, samples, tokens), None
     if own and samples is None:

@@ -104,10 +104,10 @@ def served_fleet(model: str, on: str, served: ServingOptions, today: datetime.da
     if answer.served is None:
         feasible = None if answer.miss is None else answer.miss.feasible
         raise InputError(
-            f"nothing on {on} keeps " + ", ".join(t.words for t in asked.targets),
+            f"nothing on {on} meets " + ", ".join(t.words for t in asked.targets),
             hint=f"--slo {as_option(feasible.targets)} is feasible"
             if feasible is not None
-            else f"gpuwise capacity {model} --on {on} says what comes nearest",
+            else f"gpuwise capacity {model} --on {on} shows what comes nearest",
         )
     return answer
 

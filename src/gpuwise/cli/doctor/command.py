@@ -55,7 +55,9 @@ def doctor(
         One JSON document on the last line of stdout.
     """
     if limit is not None and not frameworks:
-        raise InputError("--limit is of asking the frameworks, and --no-frameworks does not", hint="leave one of them out")
+        raise InputError(
+            "--limit is for starting the frameworks, and --no-frameworks does not start them", hint="leave one of them out"
+        )
     diagnosis = _look(gpus, python, limit, frameworks)
     paths = _write(diagnosis, fix_plan, dockerfile, compose)
     if json:
@@ -120,7 +122,7 @@ def _create(name: str, text: str) -> None:
         with Path(name).open("x", encoding="utf-8") as file:
             file.write(text)
     except FileExistsError as error:
-        raise InputError(f"{name} is there already", hint="name another file, or - to print it") from error
+        raise InputError(f"{name} already exists", hint="name another file, or - to print it") from error
     except (OSError, ValueError) as error:
         raise InputError(f"{name} cannot be written: {error}", hint="check the path") from error
     sys.stderr.write(f"wrote {name}\n")

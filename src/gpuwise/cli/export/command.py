@@ -71,10 +71,10 @@ def export(
         document = None  # a configuration is a model
     if document is not None and "served" in document:
         if (on, tokens, data, driver) != (None,) * 4:
-            raise InputError("--on, --tokens, --data and --driver are of training", hint="leave them out for a server")
+            raise InputError("--on, --tokens, --data and --driver are for training", hint="leave them out for a server")
         return _serve(document, plan, to, out, json)
     if driver is not None and (not driver[:1].isdigit() or driver.strip(".0123456789") or parse_version(driver) < (100,)):
-        raise InputError(f"--driver: {driver!r} is no version of NVIDIA's driver", hint="write it like 570.86")
+        raise InputError(f"--driver: {driver!r} is not a version of NVIDIA's driver", hint="write it like 570.86")
     job, lacking, unused = (
         (_read(document, plan, on, tokens), (), ()) if document is not None else _planned(plan, to, on, tokens, training, fixed)
     )
@@ -88,7 +88,7 @@ def export(
     files = replace(files, notes=(*files.notes, *unused))
     if tool is not own:
         gaps = "; ".join(gaps_of(job, own, engine))
-        files = replace(files, notes=(f"the times are planned for {own.version}, which has no way to say: {gaps}", *files.notes))
+        files = replace(files, notes=(f"the times are planned for {own.version}, which has no setting for: {gaps}", *files.notes))
     if lacking:
         files = replace(
             files,

@@ -163,13 +163,13 @@ def byte_count(text: str | None, option: str, default: int) -> int:
     cleaned = text.strip()
     value = parse_bytes(f"{cleaned}B" if cleaned.isdigit() else cleaned)
     if value > _MOST_BYTES or value != int(value):
-        raise InputError(f"{option}: {text!r} is no size of shared memory", hint=f"write it like {option} 12KiB")
+        raise InputError(f"{option}: {text!r} is not a size of shared memory", hint=f"write it like {option} 12KiB")
     return int(value)
 
 
 def _percent(value: int) -> int:
     if not 0 <= value <= 100:
-        raise InputError(f"--carveout: {value} is no percentage", hint="write a whole number from 0 to 100")
+        raise InputError(f"--carveout: {value} is not a percentage", hint="write a whole number from 0 to 100")
     return value
 
 

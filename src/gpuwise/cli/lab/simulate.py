@@ -86,19 +86,21 @@ def simulate(
             "timeline": timeline,
         }
         named = [name for name, value in shown.items() if value] + chosen
-        refuse(named, "is of a task, and none is named", "gpuwise lab simulate vector-add says what it does")
+        refuse(named, "belongs to a task; name one", "for example gpuwise lab simulate vector-add")
         return _tasks(json)
     accelerator = find_accelerator(on, prefer=USUAL)
     if ".py" in task:
         shown = {"size": size, "crossover": crossover or None, "against": against if against != USUAL_CPU else None}
         named = [name for name, value in shown.items() if value is not None]
         refuse(
-            named, "is of a named task, not of one's own kernel", "its arrays are given by --arg, and nothing stands beside it"
+            named,
+            "belongs to a named task, not to your own kernel",
+            "its arrays are given by --arg, and nothing stands beside it",
         )
         simulation = _file_kernel(task, accelerator, grid, block, arg or [], regs, dynamic_smem)
         return _print(simulation, accelerator, None, None, timeline=timeline, json=json)
     if chosen:
-        raise InputError(f"{task} takes no {option_name(chosen[0])}", hint="it belongs to one's own kernel, FILE.py:FUNCTION")
+        raise InputError(f"{task} takes no {option_name(chosen[0])}", hint="it belongs to your own kernel, FILE.py:FUNCTION")
     from gpuwise.lab.beside_cpu import cpu_document, cpu_time, side
     from gpuwise.lab.beside_cpu import crossover as find_crossover
     from gpuwise.lab.documents import cache_note, roofline_document
@@ -165,7 +167,7 @@ def _file_kernel(
 def _shape(text: str, name: str) -> tuple[int, ...]:
     """Raises InputError, FieldError."""
     if text.lower().endswith("x") or "," in text:
-        raise InputError(f"{name}: {text[:40]!r} is no shape", hint=f"write it like {name} 16x16")
+        raise InputError(f"{name}: {text[:40]!r} is not a shape", hint=f"write it like {name} 16x16")
     return tuple(whole_number(part, name) for part in text.lower().split("x"))
 
 
@@ -180,7 +182,7 @@ def _argument(word: str) -> tuple[str, Any]:
 
     name, equals, text = word.partition("=")
     if not equals or not name.isidentifier():
-        raise InputError(f"--arg {word!r} is no argument", hint="write it like --arg x=4096, --arg n=#4096 or --arg a=2.5")
+        raise InputError(f"--arg {word!r} is not an argument", hint="write it like --arg x=4096, --arg n=#4096 or --arg a=2.5")
     if text.startswith("#"):
         return name, whole_number(text[1:], name)
     if text.startswith("@"):
@@ -189,7 +191,7 @@ def _argument(word: str) -> tuple[str, Any]:
         try:
             return name, np.float32(text[:-1]) if text.endswith("f") else float(text)
         except ValueError:
-            raise InputError(f"--arg {word!r}: {text!r} is no number", hint="write it like --arg a=2.5") from None
+            raise InputError(f"--arg {word!r}: {text!r} is not a number", hint="write it like --arg a=2.5") from None
     kind, _, shape = text.rpartition(":")
     what, _, below = kind.partition("-")
     known = kind in ("", "zeros", "ones", "uniform", "int", "zeros-int", "ones-int", "states") or (
@@ -198,7 +200,7 @@ def _argument(word: str) -> tuple[str, Any]:
     sizes = _shape(shape, name) if known else (0,)
     if not known or math.prod(sizes) > LARGEST_ARRAY:
         hint = f"x=4096, or KIND:SHAPE as in x=zeros:64x64, KIND one of {KINDS}"
-        raise InputError(f"--arg {word!r} is no array of at most {LARGEST_ARRAY:,} elements", hint=hint)
+        raise InputError(f"--arg {word!r} is not an array of at most {LARGEST_ARRAY:,} elements", hint=hint)
     if what == "states":
         from gpuwise.lab.random_states import random_states
 
@@ -224,9 +226,11 @@ def _stored(path: str) -> Any:
         checked = check_file(Path(path), most=16 * LARGEST_ARRAY + MIB, hint="write it with np.save")
         made: Any = np.load(checked, mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
-        raise InputError(f"{path} is no array of numpy: {error}", hint="write it with np.save") from None
+        raise InputError(f"{path} is not a NumPy array: {error}", hint="write it with np.save") from None
     if not hasattr(made, "dtype") or made.dtype.kind not in "biufc" or not 0 < made.size <= LARGEST_ARRAY:
-        raise InputError(f"{path} holds no array of 1 to {LARGEST_ARRAY:,} numbers", hint="write one array with np.save")
+        raise InputError(
+            f"{path} does not contain an array of 1 to {LARGEST_ARRAY:,} numbers", hint="write one array with np.save"
+        )
     return np.ascontiguousarray(made)
 
 

@@ -165,7 +165,7 @@ def pick(
     if within.rent:
         lasts = purpose == "infer" or any(getattr(work, name) is not None for name in PERIODS)
         taken = (*OF_RENT, "years") if lasts else OF_RENT
-        refuse(given(within, NO_LIMITS), "is of what is bought, and --rent leaves that out", "leave one of them out", taken)
+        refuse(given(within, NO_LIMITS), "applies to bought hardware, and --rent excludes it", "leave one of them out", taken)
     if purpose == "mixed":
         _only(work, ("tokens", "seq", "users"), purpose)
         others = given(within, NO_LIMITS) | ({"by": by} if by else {}) | ({"top": top} if top != TOP else {})
@@ -279,7 +279,7 @@ def limits_of(within: Within, by: str | None, purpose: str = "") -> Any:
     hows = ("rent", "notebook") if within.rent else ("buy",) if within.own else WAYS
     names = [v for v in (within.vendor or "").split(",") if v.strip()]
     if within.vendor is not None and not names:
-        raise InputError("--vendor names none", hint="for example --vendor nvidia,amd")
+        raise InputError("--vendor has no names", hint="for example --vendor nvidia,amd")
     if within.country is not None:
         find_grid(within.country)
     limits = Limits(

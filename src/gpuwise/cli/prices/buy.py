@@ -41,7 +41,7 @@ def show_purchases(
     if not offers:
         raise UnpredictableError(
             "no purchase price",
-            f"no purchase price{f' of {query!r}' if query else ''} is known as asked",
+            f"no purchase price{f' of {query!r}' if query else ''} matches",
             hint="`gpuwise prices --buy` lists those that are",
         )
     if json:

@@ -130,8 +130,8 @@ def prices(
     query = " ".join(words)
     if history or buy:
         hint = f"leave it out, or leave out --{'history' if history else 'buy'}"
-        refuse(chosen, "is of what is rented now", hint, () if history else ("min_memory", "max_price"))
-        refuse(("all",) if all_ and history else (), "is of what is offered now", hint)
+        refuse(chosen, "applies to current rental prices", hint, () if history else ("min_memory", "max_price"))
+        refuse(("all",) if all_ and history else (), "applies to current offers", hint)
     if history:
         from gpuwise.cli.prices.history import show_history
 
@@ -148,12 +148,12 @@ def _one_thing(**flags: bool) -> None:
     """Raises InputError when two things are asked for at once."""
     both = [f"--{name}" for name, yes in flags.items() if yes]
     if len(both) > 1:
-        raise InputError(f"{both[0]} and {both[1]} ask for two things", hint="give one of them")
+        raise InputError(f"{both[0]} and {both[1]} exclude each other", hint="give one of them")
 
 
 def _no_words(words: tuple[str, ...]) -> None:
     if words:
-        raise InputError(f"{words[0]!r} means nothing here", hint="leave it out")
+        raise InputError(f"{words[0]!r} has no meaning here", hint="leave it out")
 
 
 def _wanted(
@@ -173,7 +173,7 @@ def _wanted(
     if kind not in KINDS:
         raise UnknownNameError("kind of price", kind, KINDS, hint="it is one of " + ", ".join(KINDS))
     if spot and kind == "reserved":
-        raise InputError("--spot and --kind reserved ask for two things", hint="give one of them")
+        raise InputError("--spot and --kind reserved exclude each other", hint="give one of them")
     if sort not in ORDERS:
         raise UnknownNameError("order", sort, ORDERS, hint="it is one of " + ", ".join(ORDERS))
     kinds: dict[str, Kind] = {k: k for k in KINDS}
@@ -214,8 +214,8 @@ def _nothing(query: str, offer_filter: OfferFilter, listed: bool) -> Exception:
             return UnknownNameError(what, wanted, sorted(known))
     if not listed:
         return UnpredictableError(
-            "nobody rents it out",
-            f"nobody known rents out {query!r}",
+            "it has no rental offer",
+            f"{query!r} has no known rental offer",
             hint=f"`gpuwise prices {query} --buy` shows what it costs to buy",
         )
     by_option = {
@@ -229,6 +229,6 @@ def _nothing(query: str, offer_filter: OfferFilter, listed: bool) -> Exception:
     what = "" if offer_filter.kind == "on-demand" else f"{offer_filter.kind} "
     return UnpredictableError(
         "no such offer",
-        f"no {what}offer{f' of {query!r}' if query else ''} is as asked",
-        hint=f"loosen {', '.join(options)}" if options else "`gpuwise prices` lists what there is",
+        f"no {what}offer{f' of {query!r}' if query else ''} matches",
+        hint=f"loosen {', '.join(options)}" if options else "`gpuwise prices` lists the offers",
     )

@@ -106,7 +106,7 @@ def _refuse_tuned(**options: object) -> None:
     """Raises InputError for an option of a script that is run as it was tuned."""
     for name, value in options.items():
         if value:
-            raise InputError(f"--{name} is of a script that was tuned", hint="leave it out on ranks")
+            raise InputError(f"--{name} is for a tuned script", hint="leave it out on ranks")
 
 
 def _plan(

@@ -142,7 +142,7 @@ def run_on_ranks(
     if whole:
         _check_script(script, given, epochs=epochs, total_steps=total_steps)
     elif arguments:
-        raise InputError(f"{arguments[0]!r} is for nobody", hint="keywords of the function are given by --set key=value")
+        raise InputError(f"{arguments[0]!r} is not used", hint="keywords of the function are given by --set key=value")
     else:
         _check_function(script, given)
     job = None if given.plan is None else _job(given.plan)
@@ -150,7 +150,7 @@ def run_on_ranks(
     levers = _levers(script, config, layout, whole=whole)
     if whole and (layout.n_ranks > layout.dp or layout.ep > 1):
         raise InputError(
-            "layers are divided (--tp, --pp, --ep) and rows (--cp) for a model that a function gives, not within a script",
+            "layers are divided (--tp, --pp, --ep) and rows (--cp) for a model that a function returns, not within a script",
             hint=f"name that function: {script}:make_step, or train by data parallel ranks alone",
         )
     from gpuwise.train.ranks.methods import check_methods
@@ -257,7 +257,7 @@ def _check_script(script: str, options: OnRanks, *, epochs: float | None, total_
     for name, value in flags.items():
         if value:
             raise InputError(
-                f"{name} is for a function that gives model and data; {script} decides it itself",
+                f"{name} is for a function that returns model and data; {script} decides it itself",
                 hint=f"give it its own arguments after --: -- {name} .., or name a function: {script}:make_step",
             )
 
@@ -268,7 +268,7 @@ def _levers(script: str, config: Path | None, layout: Layout, *, whole: bool) ->
         return {}
     if not whole:
         raise InputError(
-            "--config is of a script", hint="the function itself says how it trains; --precision and others change it"
+            "--config is for a script", hint="the function itself sets how it trains; change it with --precision and others"
         )
     from gpuwise.train.ranks.script.levers import check_levers
     from gpuwise.train.run.run import find_config
@@ -362,7 +362,7 @@ def _adapters(options: OnRanks) -> dict[str, Any]:
         raise InputError("--lora and --qlora are two ways", hint="--qlora for 4-bit frozen weights, --lora for others")
     if not (options.lora or options.layout.qlora):
         if options.layout.lora_rank is not None or options.layout.lora_targets is not None:
-            raise InputError("--lora-rank and --lora-targets are of adapters", hint="add --lora or --qlora")
+            raise InputError("--lora-rank and --lora-targets are for adapters", hint="add --lora or --qlora")
         return {}
     targets = {} if options.layout.lora_targets is None else {"lora_targets": split_targets(options.layout.lora_targets)}
     return {"lora_rank": options.layout.lora_rank or LORA_RANK, "quantized_base": bool(options.layout.qlora), **targets}

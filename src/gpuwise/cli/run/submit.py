@@ -38,12 +38,12 @@ def submit(on: str, job: Job | None, settings: RankSettings, out: Path, *, follo
     from gpuwise.export.written import write_files
 
     if on not in ENGINES:
-        raise InputError(f"--on {on}: there is no such engine", hint=f"--on here, {', '.join(ENGINES)}")
+        raise InputError(f"--on {on}: unknown launcher", hint=f"--on here, {', '.join(ENGINES)}")
     if follow is not None and on != "slurm":
-        raise InputError(f"--follow: {on} says nothing of its jobs here", hint="leave it out, or --on slurm")
+        raise InputError(f"--follow: {on} does not report the progress of its jobs", hint="leave it out, or --on slurm")
     if job is None:
         raise InputError(
-            f"--on {on} needs a plan, which says for which machines", hint="gpuwise plan MODEL --on GPUS --json > plan.json"
+            f"--on {on} needs a plan, which names the machines", hint="gpuwise plan MODEL --on GPUS --json > plan.json"
         )
     program = KNOWN[ENGINES[on]].command[0]
     if shutil.which(program) is None:

@@ -28,7 +28,7 @@ def check_files(code: OwnCode) -> None:
         if path is not None and path.suffix.lower() not in kinds:
             raise InputError(f"{option} {path}: the name must end with {' or '.join(kinds)}", hint=f"{option} step{kinds[0]}")
         if path is not None and not path.resolve().parent.is_dir():
-            raise InputError(f"{option} {path}: there is no folder {path.resolve().parent}", hint="make it first")
+            raise InputError(f"{option} {path}: the folder {path.resolve().parent} does not exist", hint="make it first")
     if code.timeline is not None:
         require("matplotlib", "--timeline")
 

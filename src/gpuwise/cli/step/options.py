@@ -81,7 +81,7 @@ def refuse_own(code: OwnCode) -> None:
     for name in given(code, NO_CODE):
         other = {"batch": "--micro-batch or --global-batch"}.get(name)
         raise InputError(
-            f"--{name} is for one's own code, like train.py:make_step",
+            f"--{name} is for your own code, like train.py:make_step",
             hint=f"with a model by name take {other}" if other else f"leave --{name} out, or name your code",
         )
 
@@ -91,7 +91,7 @@ def refuse_arguments(arguments: Sequence[str]) -> None:
     if arguments:
         raise InputError(
             f"unexpected: {' '.join(arguments)}",
-            hint="only a whole script has arguments of its own: gpuwise fit train.py -- --lr 0.1",
+            hint="only a whole script has its own arguments: gpuwise fit train.py -- --lr 0.1",
         )
 
 
@@ -103,7 +103,7 @@ def refuse_layout(training: Training, fixed: LayoutOptions) -> None:
         option = option_name(names[0])
         raise InputError(
             f"{option} is for models of the catalogue, and this is your own code",
-            hint="--batch sets the samples a step" if "batch" in option else "write it into the code; fit tells the lines",
+            hint="--batch sets the samples a step" if "batch" in option else "write it into the code; fit prints the lines",
         )
 
 
@@ -179,10 +179,12 @@ def _argument(name: str, text: str) -> object:
         words = WITH_WORD[name]
         if not text or (words and text not in words):
             example = words[0] if words else "adamw8bit" if name == "optimizer" else "expandable_segments:True"
-            raise InputError(f"--change {name}: {text!r} is nothing it can be", hint=f"write it like --change {name}={example}")
+            raise InputError(f"--change {name}: {text!r} is not a valid value", hint=f"write it like --change {name}={example}")
         return text
     if name == "offload_optimizer" and text:
-        raise InputError(f"--change {name}={text}: of one's own code the optimizer alone is moved", hint=f"write --change {name}")
+        raise InputError(
+            f"--change {name}={text}: in your own code only the optimizer can be moved", hint=f"write --change {name}"
+        )
     if name == "checkpointing" and text:
         return tuple(text.split(","))
     switch: Mapping[str, object] = {"": None, "true": True, "false": False}
@@ -193,7 +195,7 @@ def _guess(texts: Sequence[str]) -> Mapping[str, float] | str:
     """Shares by kind, or ``bound``. Raises InputError."""
     if "bound" in texts:
         if len(texts) > 1:
-            raise InputError("--guess bound stands alone", hint="every size is then the most it can be")
+            raise InputError("--guess bound cannot be combined with others", hint="it sets every size to its maximum")
         return "bound"
     from gpuwise.workload.capture.api import check_guess
 
@@ -205,7 +207,7 @@ def _share(text: str) -> tuple[str, float]:
     try:
         return kind.strip(), float(share)
     except ValueError:
-        raise InputError(f"--guess: {text!r} is no share", hint="write it like --guess nonzero=0.125, or bound") from None
+        raise InputError(f"--guess: {text!r} is not a share", hint="write it like --guess nonzero=0.125, or bound") from None
 
 
 FORMATS = ("fp32", "fp16", "bf16", "int64", "int32", "bool")

@@ -70,7 +70,9 @@ def plan_own(
 ) -> int:
     """Capture, predict, show. Raises what :func:`gpuwise.plan.own.plan.plan_step` raises."""
     if code.change:
-        raise InputError("--change is for fit", hint="`gpuwise fit` takes it; plan --remedies tries what makes it faster")
+        raise InputError(
+            "--change is for fit", hint="`gpuwise fit` accepts it; plan --remedies tries changes that make it faster"
+        )
     if code.timeline or code.snapshot or code.trace:
         from gpuwise.cli.step.files import check_files
 

@@ -57,14 +57,14 @@ def check(options: TopOptions) -> TopOptions:
         for name, value in (("--demo", options.demo), ("--record", options.record), ("--prometheus", options.prometheus)):
             if value is not None:
                 raise InputError(
-                    f"{name} does not go with --replay", hint="a recording is what it is; --csv turns it into a table"
+                    f"{name} does not go with --replay", hint="a recording cannot be changed; --csv converts it to a table"
                 )
     if options.json and options.csv == "-":
         raise InputError("--json and --csv - both write to stdout", hint="give --csv a file")
     if options.theme is not None and (options.once or options.json or not options.screen):
-        raise InputError("--theme is of the screen, and none was asked for", hint="leave --theme out")
+        raise InputError("--theme needs the live screen, and this command shows none", hint="leave --theme out")
     if options.once and (options.duration_s is not None or options.count is not None):
-        raise InputError("--once takes one look: no --duration, no --count", hint="leave --once out")
+        raise InputError("--once reads once: it excludes --duration and --count", hint="leave --once out")
     return options
 
 

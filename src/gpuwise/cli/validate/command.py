@@ -83,7 +83,7 @@ def validate(
         from gpuwise.errors import InputError
 
         what = "a known family" if family is None else f"the family {family}"
-        raise InputError(f"--data: {str(data)!r} holds no table of {what}", hint=f"give the folder that holds {TABLES}")
+        raise InputError(f"--data: {str(data)!r} contains no table of {what}", hint=f"give the folder that contains {TABLES}")
     if json:
         from gpuwise.cli.out import print_json
 
@@ -99,10 +99,10 @@ def _check_mode(modes: dict[str, Any], of_local: dict[str, Any]) -> None:
 
     first, *others = [name for name, value in modes.items() if value] or [""]
     if others and first != "--data":
-        raise InputError(f"{first} and {others[0]} ask for two things", hint="give one of them")
+        raise InputError(f"{first} and {others[0]} exclude each other", hint="give one of them")
     for name, value in of_local.items():
         if value is not None and first != "--local":
-            raise InputError(f"{name} is of --local", hint=f"add --local, or leave {name} out")
+            raise InputError(f"{name} needs --local", hint=f"add --local, or leave {name} out")
 
 
 TABLES = "ops/, serving/ and llm_training.csv"
@@ -118,7 +118,7 @@ def _folder(data: Path | None) -> Path:
 
         return Path(gpuwise.calibrate.__file__).parent / "data"
     if not data.is_dir():
-        raise InputError(f"--data: {str(data)!r} is no folder", hint=f"give the folder that holds {TABLES}")
+        raise InputError(f"--data: {str(data)!r} is not a folder", hint=f"give the folder that contains {TABLES}")
     return data
 
 

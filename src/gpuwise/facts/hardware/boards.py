@@ -114,9 +114,9 @@ def _board(record: Record) -> Board:
         check_source(record, field=column)
     for column in record.names("weak"):
         if column not in BOARD_SCHEMA:
-            raise record.error(f"weak names {column!r}, which is no column", field="weak")
+            raise record.error(f"weak names {column!r}, which is not a column", field="weak")
     if record.text("category") != "card" and record.maybe("slots") is not None:
-        raise record.error("only a card fills slots", field="slots", hint="leave it empty or mend the category")
+        raise record.error("only a card fills slots", field="slots", hint="leave it empty or fix the category")
     return Board(
         accelerator_id=accelerator_id,
         category=record.text("category"),

@@ -52,7 +52,7 @@ def leading_counts(text: str) -> tuple[list[int], str]:
     rest = text
     while (match := _TIMES.match(rest)) is not None:
         if len(match[1]) > 9:
-            raise InputError(f"{text!r} counts more than {MOST_ACCELERATORS:,}", hint=_HINT)
+            raise InputError(f"{text!r} is more than {MOST_ACCELERATORS:,} accelerators", hint=_HINT)
         counts.append(int(match[1]))
         rest = rest[match.end() :]
     check_counts(counts, text)
@@ -67,9 +67,9 @@ def check_counts(counts: list[int], text: str) -> None:
     for count in counts:
         total *= count
     if total < 1:
-        raise InputError(f"{text!r} counts none", hint=_HINT)
+        raise InputError(f"{text!r} has a count of zero", hint=_HINT)
     if total > MOST_ACCELERATORS:
-        raise InputError(f"{text!r} counts more than {MOST_ACCELERATORS:,}", hint=_HINT)
+        raise InputError(f"{text!r} is more than {MOST_ACCELERATORS:,} accelerators", hint=_HINT)
 
 
 def readings(text: str) -> Iterator[tuple[list[int], str]]:

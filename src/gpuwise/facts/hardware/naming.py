@@ -219,7 +219,7 @@ def find_cluster(text: str, prefer: Iterable[str] = ()) -> Cluster:
     system = _find_system(name)
     if system is not None:
         if len(counts) > 1:
-            raise InputError(f"{text!r} counts {name!r} twice", hint=f"write {counts[0]}x{name}")
+            raise InputError(f"{text!r} contains {name!r} twice", hint=f"write {counts[0]}x{name}")
         return Cluster(system, (counts or [1])[0] * _counted_by(system, name))
     accelerator, assumption = _part_of(name, counts, text, prefer)
     if len(counts) == 2:

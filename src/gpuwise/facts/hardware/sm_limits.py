@@ -78,7 +78,7 @@ def find_sm_limits(capability: str | float | tuple[int, int]) -> SmLimits:
     text = ".".join(str(part) for part in parts).strip()
     match = _WRITTEN.fullmatch(text)
     if match is None:
-        raise InputError(f"{text[:40]!r} is no compute capability", hint="write it like 9.0 or sm_90")
+        raise InputError(f"{text[:40]!r} is not a compute capability", hint="write it like 9.0 or sm_90")
     limits = sm_limits().get(f"{match[1]}.{match[2]}")
     if limits is None:
         capabilities = list(sm_limits())

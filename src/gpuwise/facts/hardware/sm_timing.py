@@ -60,7 +60,7 @@ def find_sm_timing(capability: str) -> SmTiming:
         capabilities = ", ".join(sm_timings())
         raise UnpredictableError(
             "no measured cycles",
-            f"nobody's cycles are known for compute capability {capability}",
+            f"no measured cycles are known for compute capability {capability}",
             hint=f"known are {capabilities}",
         )
     return timing

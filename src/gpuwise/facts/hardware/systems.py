@@ -302,7 +302,7 @@ def _check(record: Record) -> None:
     check_accelerator(record, record.names("accelerators"), field="accelerators")
     for name in record.names("assumed"):
         if name not in _SYSTEM_SCHEMA:
-            raise record.error(f"assumed names {name!r}, which is no field", field="assumed")
+            raise record.error(f"assumed names {name!r}, which is not a field", field="assumed")
 
 
 def _system(record: Record, accelerator: Accelerator) -> System:

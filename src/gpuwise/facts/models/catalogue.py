@@ -123,7 +123,7 @@ def _config_path(text: str) -> Path | None:
         if path.exists() and (explicit or len(path.parts) > 1):
             return path
     except (OSError, RuntimeError, ValueError) as error:
-        raise InputError(f"{text[:80]!r} is no usable path: {error}", hint="give a name or a config.json") from error
+        raise InputError(f"{text[:80]!r} is not a usable path: {error}", hint="give a name or a config.json") from error
     if explicit:
         raise FieldError("does not exist", file=text, hint="give a catalogue name or the path of a config.json")
     return None

@@ -87,7 +87,7 @@ def check_agrees(arch: Architecture, asked: str, fits: Iterable[str]) -> None:
     """Raises InputError where the model is stored in a format, and ``asked`` is none of those that ``fits`` it."""
     if arch.stored_format is not None and arch.stored_format not in fits:
         raise InputError(
-            f"the model's name or config says {arch.stored_format} weights, and --weights {asked}",
+            f"the model's name or config has {arch.stored_format} weights, and --weights {asked}",
             hint=f"leave --weights out, or name the model without its format: {arch.id}",
         )
 

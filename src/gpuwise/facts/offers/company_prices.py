@@ -187,7 +187,7 @@ def _offer(
         usd = how.usd_per_hour(amount, count)
         if not 0 < usd <= (OFFER_SCHEMA[full].maximum or 0):
             raise record.error(
-                f"{column} is {usd:,.2f} US dollars per accelerator and hour, which nothing costs",
+                f"{column} is {usd:,.2f} US dollars per accelerator and hour, which is not plausible",
                 field=column,
                 hint=f"check the unit and the currency; units are {', '.join(UNITS)}",
             )
@@ -195,7 +195,7 @@ def _offer(
     if PRICES[1] in values:
         values.setdefault("spot_kind", "market")
     if as_of > today:
-        raise record.error(f"as_of {as_of} is a day to come", field="as_of", hint="use valid_from")
+        raise record.error(f"as_of {as_of} is in the future", field="as_of", hint="use valid_from")
     offer = offer_from_record(replace(record, values=values))
     return offer, _in_words(how)
 
@@ -229,7 +229,7 @@ def _accelerator_id(record: Record) -> str:
         message = f"accelerator {name[:60]!r} may be {', '.join(error.candidates[:6])}"
         raise record.error(message, field="accelerator", hint="write one of them") from None
     except UnknownNameError as error:
-        hint = error.hint or "`gpuwise gpus` lists those that are known"
+        hint = error.hint or "`gpuwise gpus` lists the known names"
         raise record.error(f"unknown accelerator {name[:60]!r}", field="accelerator", hint=hint) from None
 
 
@@ -250,7 +250,7 @@ def _check_overlaps(rows: Sequence[tuple[Offer, Record]]) -> None:
                     file=later.file,
                     line=two,
                     field="valid_from",
-                    hint="end one before the other begins, or tell them apart by region or instance",
+                    hint="end one before the other begins, or distinguish them by region or instance",
                 )
 
 

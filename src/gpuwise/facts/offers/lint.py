@@ -110,7 +110,7 @@ def _placeholders(offers: Sequence[Offer]) -> Iterator[Finding]:
     for offer in offers:
         price = offer.on_demand_usd_per_hour
         if not 0 < price < MOST_USD_PER_HOUR:
-            yield _refuse("placeholder", offer, f"{price:g} $/h is no price of one accelerator", "on_demand")
+            yield _refuse("placeholder", offer, f"{price:g} $/h is not a plausible price of one accelerator", "on_demand")
             continue
         products = same.get((offer.provider, price), set())
         if len(products) >= PLACEHOLDER_PRODUCTS and not _alike(products):

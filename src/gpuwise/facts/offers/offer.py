@@ -66,8 +66,8 @@ def book(today: datetime.date | None = None) -> tuple[Offer, ...]:
 
 
 def offers_for(accelerator_id: str, today: datetime.date | None = None) -> tuple[Offer, ...]:
-    """The offers of one accelerator in the book, cheapest on-demand price first; empty when nobody rents it
-    out. Raises DataError when a file is corrupt."""
+    """The offers of one accelerator in the book, cheapest on-demand price first; empty when it has no rental offer. Raises
+    DataError when a file is corrupt."""
     return _merge(accelerator_id, current_files(), today)
 
 

@@ -201,4 +201,4 @@ def _read(path: str, stamp: tuple[int, int], accelerator_id: str | None, source:
 
 
 def _corrupt(message: str, source: str) -> DataError:
-    return DataError(f"the stored prices are damaged: {message}", hint=f"mend it, or drop it: gpuwise prices --remove {source}")
+    return DataError(f"the stored prices are damaged: {message}", hint=f"fix it, or remove it: gpuwise prices --remove {source}")

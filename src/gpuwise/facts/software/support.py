@@ -247,7 +247,7 @@ def parse_facts(text: str, file: str, targets: Iterable[str]) -> list[_Fact]:
         if level not in (DTYPE_LEVELS if topic == "dtype" else LEVELS):
             raise record.error(f"level {level!r} does not belong to topic {topic!r}", field="level")
         if topic == "dtype" and subject not in DTYPES:
-            raise record.error(f"subject {subject!r} is no dtype", field="subject", hint="one of " + ", ".join(DTYPES))
+            raise record.error(f"subject {subject!r} is not a dtype", field="subject", hint="one of " + ", ".join(DTYPES))
         covered = _expand(record, order)
         spoken_of = claimed.setdefault((topic, subject), set())
         if twice := covered & spoken_of:
@@ -320,7 +320,7 @@ def _expand(record: Record, order: tuple[str, ...]) -> frozenset[str]:
         for name in (first, last if dots else first):
             if name not in order:
                 raise record.error(
-                    f"target {name!r} is not in software_targets.csv", field="targets", hint="add a line or mend the name"
+                    f"target {name!r} is not in software_targets.csv", field="targets", hint="add a line or fix the name"
                 )
         start, stop = order.index(first), order.index(last if dots else first)
         if stop < start:

@@ -179,7 +179,7 @@ def _samples(prepared: PreparedCase, limits: Limits, clock: Callable[[], float])
     try:
         return measure(prepared.sample, limit_s=limits.each_s, clock=clock, target=limits.target, most=_most(prepared))
     except StopIteration:
-        raise RuntimeError("fewer samples than asked for") from None
+        raise RuntimeError("fewer samples than requested") from None
 
 
 def _most(prepared: PreparedCase) -> int:

@@ -109,7 +109,7 @@ class Ownership:
             if not (math.isfinite(value) and 0 <= value <= _MOST_USD):
                 raise InputError(f"{what}: {value:g} cannot be", hint="give US dollars, for example 10k")
         if self.gpu_usd == 0:
-            raise InputError("the price of a GPU is zero", hint="give what it costs, for example --buy-price 10k")
+            raise InputError("the price of a GPU is zero", hint="give its price, for example --buy-price 10k")
         if not 0 <= self.capital_per_year <= 1:
             raise InputError(f"capital at {self.capital_per_year:.0%} a year cannot be", hint="for example 8%")
         if self.owned_gpus is not None and not 1 <= self.owned_gpus <= 10_000_000:
@@ -293,7 +293,7 @@ def _price(cluster: Cluster, condition: Condition) -> tuple[float, UncertainInpu
     try:
         price = typical_purchase_usd(accelerator.id, condition)
     except UnpredictableError as error:
-        raise UnpredictableError(error.reason, error.message, hint="give what one GPU costs with --buy-price 10k") from None
+        raise UnpredictableError(error.reason, error.message, hint="give the price of one GPU with --buy-price 10k") from None
     dated = "an undated list price" if price.as_of is None else _observations_text(price.observations, month_or_year(price.as_of))
     usual = economics()["gpu_price_spread"]
     low, high = min(price.low / price.median, usual.low), max(price.high / price.median, usual.high)

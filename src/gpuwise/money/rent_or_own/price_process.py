@@ -87,7 +87,7 @@ def fit_process(histories: Mapping[str, Series], of: str | None = None) -> Price
     series = {name: _log(points) for name, points in histories.items() if len(points) > 1}
     lags, squares, counts = _variogram(series)
     if not lags.size or counts[0] < _FEWEST_CHANGES:
-        raise UnpredictableError("no price history", "too few published prices to say how prices move")
+        raise UnpredictableError("no price history", "too few published prices to estimate a trend")
     volatility, noise = _fit_variogram(lags, squares, counts)
     alike = _correlation(series)
     spans = np.array([max(s) - min(s) for s in series.values()], dtype=np.float64)

@@ -119,8 +119,8 @@ def rent_of(
     if price is None:
         raise UnpredictableError(
             "no offer for accelerator",
-            f"nobody is known to rent out {cluster.accelerator.name}",
-            hint="give what an hour costs with --rent-price 2",
+            f"{cluster.accelerator.name} has no known rental offer",
+            hint="give the price per hour with --rent-price 2",
         )
     offers = [] if usd_per_hour is not None else list(offers_for(accelerator_id, today))
     if provider is not None:

@@ -93,7 +93,7 @@ def _work(
         raise UnknownNameError("purpose", purpose, PURPOSES, hint="it is one of " + ", ".join(PURPOSES))
     if model is None:
         if options:
-            raise InputError(f"{options[0]} without a model", hint="say which, for example --model llama-3.1-8b")
+            raise InputError(f"{options[0]} without a model", hint="choose one, for example --model llama-3.1-8b")
         return None
     arch = find_model(model) if isinstance(model, str) else model
     purposes = (purpose,) if purpose else ("train", "infer") if arch.kind == "decoder" else ("train",)

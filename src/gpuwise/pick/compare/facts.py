@@ -257,7 +257,7 @@ def _board(subjects: Sequence[Subject]) -> list[FigureRow]:
 def _prices(subjects: Sequence[Subject], prices: Sequence[Price | None], today: datetime.date) -> list[FigureRow]:
     def rented(s: Subject, price: Price | None) -> Cell:
         if price is None:
-            return Cell(None, "nobody rents it out")
+            return Cell(None, "it has no rental offer")
         age = "" if price.age_days is None else f"{price.age_days} days old"
         n = s.count
         return Cell(price.expected * n, age, "offer", f"offers: {price.provider}", price.stale, price.low * n, price.high * n)

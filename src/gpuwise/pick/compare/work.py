@@ -233,7 +233,7 @@ def _serving(subjects: Sequence[Subject], work: ComparedWork, today: datetime.da
 def _rented(s: Subject, time_s: Estimate, today: datetime.date) -> Cell:
     price = price_of(s.cluster, today)
     if price is None:
-        return Cell(None, "nobody rents it out")
+        return Cell(None, "it has no rental offer")
     # the price's own spread is shown in its row: here the interval and the basis are those of the time
     cost = replace(rent(time_s, s.count, price), basis=time_s.basis)
     cell = Cell.of(cost, f"time at the rent of {price.provider}")
@@ -253,7 +253,7 @@ def check_work(work: ComparedWork) -> None:
     """Raises InputError on a purpose the model has not."""
     if "infer" in work.purposes and work.arch.kind != "decoder" and len(work.purposes) == 1:
         raise InputError(
-            f"{work.arch.name} is no decoder: serving is predicted for models that write text",
+            f"{work.arch.name} is not a decoder: serving is predicted for models that generate text",
             hint="choose a model such as llama-3.1-8b, or --for train",
         )
     if work.context > work.arch.max_seq_len and "infer" in work.purposes:

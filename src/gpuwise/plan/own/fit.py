@@ -92,7 +92,7 @@ def fit_step(
     check_batch(batch)
     if changes and (remedies or batch == "auto"):
         what = "a search for remedies" if remedies else "a search for a batch"
-        raise InputError(f"changes and {what} do not go together", hint="search first, then ask for changes that it names")
+        raise InputError(f"changes and {what} do not go together", hint="search first, then use changes that it names")
 
     def judge(capture: Capture) -> StepEstimate:
         return measure(capture, card, allocator_conf=allocator_conf, compiled=compiled)
@@ -153,14 +153,14 @@ def _changed(trial: Trial, step: CapturedStep, changes: tuple[Change, ...]) -> t
         effect = kind_of(change).step
         if isinstance(effect, Why) or (effect == "ranks" and change.name != "offload_optimizer"):
             why = effect.text if isinstance(effect, Why) else "it takes several ranks"
-            raise InputError(f"{label(change)} is no change to a step: {why}", hint="take one that `fit --remedies` names")
+            raise InputError(f"{label(change)} is not a change to a step: {why}", hint="take one that `fit --remedies` names")
         if clash((change,), changes[:i]):
             raise InputError(f"{label(change)} does not go with what comes before it in {name}", hint="leave one of them out")
         if change.name == "micro_batches" and not step.batch:
-            raise InputError(f"{name}: nothing says how many samples the step takes", hint="give --batch")
+            raise InputError(f"{name}: the number of samples in the step is unknown", hint="give --batch")
     made = trial.measured(changes)
     if made is None:
-        raise InputError(f"{name}: there is nothing in this step that it changes", hint="`fit --remedies` names what does")
+        raise InputError(f"{name}: it changes nothing in this step", hint="`fit --remedies` lists changes that do")
     capture, estimate = made
     return replace(step, name=f"{step.name} with {name}", capture=capture, captures=step.captures + trial.captures), estimate
 
@@ -185,14 +185,14 @@ def is_known(accelerator: Accelerator) -> bool:
 def check_batch(batch: object) -> None:
     """Raises InputError unless ``batch`` is a whole number of at least 1, ``auto`` or None."""
     if batch is not None and batch != "auto" and (not isinstance(batch, int) or batch < 1):
-        raise InputError(f"a batch of {batch} has nothing in it", hint="give a whole number of at least 1, or auto")
+        raise InputError(f"a batch of {batch} is empty", hint="give a whole number of at least 1, or auto")
 
 
 def _check_ready(batch: Batch, precision: str, optimizer: str | None, changes: Sequence[Change]) -> None:
     """Raises InputError for what would need another capture."""
     if batch is not None or precision != "as-is" or optimizer is not None or changes:
         raise InputError(
-            "a capture that was made before cannot change: not its batch, precision, optimizer or anything else",
+            "a finished capture cannot be changed (batch, precision, optimizer or others)",
             hint="give the function that makes the step instead",
         )
 

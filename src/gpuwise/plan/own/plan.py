@@ -126,7 +126,7 @@ def _time_of(estimate: StepEstimate) -> Estimate:
     from gpuwise.errors import UnpredictableError
 
     if estimate.step_time_s is None:
-        raise UnpredictableError("no time", estimate.no_time, hint="`gpuwise gpus` says what is known of a GPU")
+        raise UnpredictableError("no time", estimate.no_time, hint="`gpuwise gpus NAME` shows what is known about a GPU")
     return estimate.step_time_s
 
 

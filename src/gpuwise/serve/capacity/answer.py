@@ -129,7 +129,7 @@ class Miss:
 
 @dataclass(frozen=True)
 class Capacity(Shown):
-    """``served`` is None where nothing keeps the targets; then ``miss`` says what comes nearest."""
+    """``served`` is None where nothing keeps the targets; then ``miss`` shows what comes nearest."""
 
     arch: Architecture
     cluster: Cluster
@@ -286,8 +286,8 @@ def check_model(arch: Architecture) -> None:
     """Raises InputError for a model that writes no text."""
     if arch.kind != "decoder":
         raise InputError(
-            f"{arch.name} is no decoder: engines that write text are simulated",
-            hint="of encoders ask --workload embed or rerank, of vision transformers vision, of Whisper speech",
+            f"{arch.name} is not a decoder: only engines that generate text are simulated",
+            hint="use --workload embed or rerank for encoders, vision for vision transformers, speech for Whisper",
         )
 
 

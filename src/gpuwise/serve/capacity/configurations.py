@@ -219,7 +219,7 @@ def _check_stages(wanted: Requirements) -> None:
         able = ", ".join(e.name for e in ENGINES.values() if e.stages)
         raise InputError(f"pipeline stages are simulated under {able}", hint=f"take --engine {DEFAULT_ENGINE}")
     if wanted.drafts is not None or wanted.adapters is not None:
-        raise InputError("guesses of a draft and adapters are not simulated over pipeline stages", hint="leave --pp out")
+        raise InputError("speculative decoding and adapters are not simulated over pipeline stages", hint="leave --pp out")
 
 
 def _forms(arch: Architecture, wanted: Requirements) -> Iterator[EngineConfig]:
@@ -293,7 +293,7 @@ def _in_turn(arch: Architecture, system: System, most: int, wanted: Requirements
     engine = wanted.engine
     if wanted.drafts is not None or wanted.adapters is not None:
         raise InputError(
-            f"guesses of a draft and adapters are not simulated under {engine}", hint=f"take --engine {DEFAULT_ENGINE}"
+            f"speculative decoding and adapters are not simulated under {engine}", hint=f"take --engine {DEFAULT_ENGINE}"
         )
     if wanted.kv_dtype != "bf16":
         raise InputError(f"{engine}'s cache is simulated in 16 bits", hint="leave --kv-cache out")
@@ -395,6 +395,6 @@ def read_apart(
         yield replace(configuration, apart=ratio)
     if not count:
         raise NoRoomError(
-            f"no replicas that read and others that write fit {cluster.label}",
+            f"no separate prefill and decode replicas fit {cluster.label}",
             hint="more GPUs, and vllm or sglang without adapters or pipeline stages",
         )

@@ -45,7 +45,7 @@ class Demand:
             if value is not None and not 0.0 < value <= LARGEST_COUNT:
                 raise InputError(f"{name} of {value} cannot be sent", hint="give a number above zero")
         if not 0.0 <= self.think_s <= LONGEST_S:
-            raise InputError(f"nobody thinks for {self.think_s} s", hint="give seconds, from 0 on")
+            raise InputError(f"a think time of {self.think_s} s is out of range", hint="give seconds, from 0 on")
 
     def rate_for(self, e2e_s: float) -> float | None:
         """Requests a second: of users, one each time they have read the answer and thought (the response-time law)."""

@@ -271,7 +271,7 @@ def stored_as(
     reads = engine_of(form).name
     if bits is not None or engine_name((engine or reads).partition("@")[0]) != reads:
         raise InputError(
-            f"{form} in the model's name and --weights or --engine say two things",
+            f"{form} in the model's name contradicts --weights or --engine",
             hint=f"leave the format out of the name for other weights or engines; a file in {form} runs under {reads}",
         )
     return engine or reads, (gguf_bits(form),)

@@ -85,7 +85,7 @@ def parse_targets(text: str) -> tuple[Target, ...]:
     for part in text.split(","):
         name, equals, value = (p.strip() for p in part.partition("="))
         if not equals or not value:
-            raise InputError(f"--slo: {part.strip()!r} is no target", hint=_EXAMPLE)
+            raise InputError(f"--slo: {part.strip()!r} is not a target", hint=_EXAMPLE)
         target = _target(name.lower(), value)
         if target.key in found:
             raise InputError(f"--slo gives {target.key} twice", hint=_EXAMPLE)

@@ -183,7 +183,7 @@ def _json_rows(file: str, text: str) -> Iterator[_Row]:
             arrival = _number(_field(fields, ("timestamp",), file, line), file, line, "timestamp") * MILLI
         ids = fields.get("hash_ids")
         if ids is not None and not isinstance(ids, list):
-            raise FieldError("hash_ids is no list", file=file, line=line, field="hash_ids", hint="Mooncake's form")
+            raise FieldError("hash_ids is not a list", file=file, line=line, field="hash_ids", hint="Mooncake's form")
         hashes = None if ids is None else tuple(_whole(h, file, line, "hash_ids", 0) for h in cast("list[Any]", ids))
         yield _Row(line, arrival, prompt, output, hashes)
 
@@ -203,7 +203,7 @@ def _number(value: Any, file: str, line: int, field: str) -> float:
     except (TypeError, ValueError):
         number = math.nan
     if not math.isfinite(number):
-        said = "is empty" if value in ("", None) else f"{value!r} is no number"
+        said = "is empty" if value in ("", None) else f"{value!r} is not a number"
         raise FieldError(f"{field} {said}", file=file, line=line, field=field, hint="every request needs one: no gaps")
     return number
 
@@ -226,7 +226,7 @@ def _moment(text: str, file: str, line: int) -> datetime.datetime:
         return moment if moment.tzinfo else moment.replace(tzinfo=datetime.UTC)
     except ValueError:
         raise FieldError(
-            f"TIMESTAMP {text!r} is no time", file=file, line=line, hint="for example 2023-11-16 18:15:46.68"
+            f"TIMESTAMP {text!r} is not a time", file=file, line=line, hint="for example 2023-11-16 18:15:46.68"
         ) from None
 
 
@@ -283,7 +283,7 @@ def _conversations(file: str, text: str) -> Trace:
         read = 0
         for turn in cast("list[Any]", turns):
             if not isinstance(turn, dict):
-                raise FieldError(f"a turn of conversation {number + 1} is no object", file=file, hint="ShareGPT's form")
+                raise FieldError(f"a turn of conversation {number + 1} is not an object", file=file, hint="ShareGPT's form")
             said = cast("dict[str, Any]", turn)
             tokens = max(round(len(str(said.get("value") or "")) / CHARACTERS_PER_TOKEN), 1)
             if said.get("from") in ("gpt", "assistant", "chatgpt", "bing", "bard") and read:

@@ -124,7 +124,7 @@ def _custom(text: str) -> Workload:
     prefix = int(values.get("prefix", 0))
     if prefix >= values["in"]:
         raise InputError(
-            f"a shared prefix of {prefix:,} tokens leaves nothing of prompts of {values['in']:,.0f}",
+            f"a shared prefix of {prefix:,} tokens is not shorter than the prompts of {values['in']:,.0f}",
             hint="in counts the prefix too",
         )
     return Workload(
@@ -145,7 +145,7 @@ def _number(key: str, value: str) -> float:
     try:
         number = float(text.removesuffix("k") if factor > 1 else text) * factor
     except ValueError:
-        raise InputError(f"{key}={value!r} is no number", hint="write it like in=2000,out=300,cv=1") from None
+        raise InputError(f"{key}={value!r} is not a number", hint="write it like in=2000,out=300,cv=1") from None
     least, most = _BOUNDS[key]
     if not least <= number <= most:
         raise InputError(f"{key}={value} does not lie between {least:g} and {most:g}", hint="write it like in=2000,out=300,cv=1")

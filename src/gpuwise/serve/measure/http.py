@@ -46,10 +46,10 @@ def parse_address(url: str) -> Address:
         parts = urlsplit(url if "//" in url else f"http://{url}")
         port, host = parts.port, parts.hostname
     except ValueError:
-        raise InputError(f"{url!r} is no address of a server", hint=_SERVED) from None
+        raise InputError(f"{url!r} is not the address of a server", hint=_SERVED) from None
     bare = not any(c in url for c in ".:/") and url != "localhost"  # a word, not a place
     if bare or parts.scheme not in ("http", "https") or not host or any(c in url for c in "\r\n\t "):
-        raise InputError(f"{url!r} is no address of a server", hint=_SERVED)
+        raise InputError(f"{url!r} is not the address of a server", hint=_SERVED)
     if parts.username or parts.password or parts.query or parts.fragment:
         raise InputError(f"{url!r} has more than host, port and path", hint=f"{_SERVED}; a key goes into GPUWISE_API_KEY")
     path = parts.path.rstrip("/")
@@ -116,7 +116,7 @@ def as_object(value: Any) -> dict[str, Any]:
 def _event(words: str) -> dict[str, Any]:
     document = _document(words.encode())
     if not isinstance(document, dict):
-        raise BrokenStreamError("an event is no JSON object")
+        raise BrokenStreamError("an event is not a JSON object")
     event = as_object(document)
     if "error" in event:
         code = as_object(event["error"]).get("code")
@@ -133,7 +133,7 @@ def _document(body: bytes) -> Any:
     try:
         return json.loads(body)
     except ValueError:
-        raise BrokenStreamError("half an event, or no JSON") from None
+        raise BrokenStreamError("half an event, or not JSON") from None
 
 
 def _error_text(body: bytes) -> str:
@@ -184,7 +184,7 @@ class Connection:
         while True:
             words = (await self._line()).split(None, 2)
             if len(words) < 2 or not words[0].startswith("HTTP/1.") or not words[1].isdigit():
-                raise BrokenStreamError("the answer is no HTTP/1.1" if words else "the connection closed without an answer")
+                raise BrokenStreamError("the answer is not HTTP/1.1" if words else "the connection closed without an answer")
             while line := await self._line():
                 name, _, value = line.partition(":")
                 self._headers[name.strip().lower()] = value.strip()

@@ -44,7 +44,7 @@ class Batcher:
         if self.most is not None and self.most < 1:
             raise InputError(f"batches of {self.most}", hint="at least 1")
         if self.delay_s < 0:
-            raise InputError(f"a batch is held back {self.delay_s:g} s", hint="0 begins as soon as the device is free")
+            raise InputError(f"a batch waits {self.delay_s:g} s", hint="0 begins as soon as the device is free")
 
 
 AT_ONCE = Batcher()

@@ -56,7 +56,7 @@ def version_of(engine: str, workload: str) -> str | None:
     if name != DEFAULT_ENGINE:
         raise InputError(f"{workload} is not simulated under {name}", hint="leave --engine out")
     if version and not any(kind.versioned and workload in kind.workloads for kind in KINDS):
-        raise InputError(f"--engine {engine} changes nothing of {workload}", hint="leave it out")
+        raise InputError(f"--engine {engine} has no effect on {workload}", hint="leave it out")
     return version or None
 
 
@@ -76,7 +76,10 @@ class PassQuestion:
     def __post_init__(self) -> None:
         for target in self.targets:
             if target.metric in ("itl", "tpot"):
-                raise InputError(f"{target.key} is of tokens, and nothing is written", hint="for example --slo e2e_p95=100ms")
+                raise InputError(
+                    f"{target.key} is for generated tokens, and this workload generates none",
+                    hint="for example --slo e2e_p95=100ms",
+                )
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,10 +35,10 @@ class Encoders(PassKind):
         assert isinstance(model, Architecture)
         if workload == "vision":
             if model.patches is None:
-                raise InputError(f"{model.name} is no vision transformer", hint="for example vit-b-16, vit-l-16 or resnet-50")
+                raise InputError(f"{model.name} is not a vision transformer", hint="for example vit-b-16, vit-l-16 or resnet-50")
             return "images", model.patches.n_tokens
         if model.kind == "vision":
-            raise InputError(f"{model.name} reads images, not texts", hint="--workload vision")
+            raise InputError(f"{model.name} reads images, not text", hint="--workload vision")
         return ("pairs" if workload == "rerank" else "passages"), min(tokens or TEXT_TOKENS, model.max_seq_len)
 
     def times(self, model: Model, cluster: Cluster, tokens: int, version: str | None) -> BatchTimes:

@@ -84,9 +84,9 @@ class Speech(PassKind):
     def shape(self, model: Model, workload: str, tokens: int | None) -> tuple[str, int]:
         assert isinstance(model, Architecture)
         if not reads_sound(model):
-            raise InputError(f"{model.name} reads no sound", hint="for example whisper-large-v3")
+            raise InputError(f"{model.name} does not read audio", hint="for example whisper-large-v3")
         if workload not in self.workloads:
-            raise InputError(f"{model.name} reads sound, not texts or images", hint="--workload speech")
+            raise InputError(f"{model.name} reads audio, not text or images", hint="--workload speech")
         return "windows", min(tokens or TOKENS_PER_WINDOW, model.max_seq_len - PROMPT_TOKENS)
 
     def times(self, model: Model, cluster: Cluster, tokens: int, version: str | None) -> BatchTimes:
@@ -162,7 +162,7 @@ def window_bytes(arch: Architecture) -> float:
 
 def _encoder(arch: Architecture) -> Encoder:
     if arch.encoder is None or not arch.encoder.n_mels:
-        raise InputError(f"{arch.name} reads no sound", hint="for example whisper-large-v3")
+        raise InputError(f"{arch.name} does not read audio", hint="for example whisper-large-v3")
     return arch.encoder
 
 

@@ -47,7 +47,7 @@ class Vision(PassKind):
 
     def shape(self, model: Model, workload: str, tokens: int | None) -> tuple[str, int]:
         if workload not in self.workloads:
-            raise InputError(f"{model.name} reads images, not texts", hint="--workload vision")
+            raise InputError(f"{model.name} reads images, not text", hint="--workload vision")
         return "images", 0
 
     def times(self, model: Model, cluster: Cluster, tokens: int, version: str | None) -> BatchTimes:
@@ -60,7 +60,7 @@ def convnet_times(net: ConvNet, accelerator: Accelerator) -> BatchTimes:
     :meth:`PassKind.times`."""
     if accelerator.vendor in PHONE_VENDORS:
         raise UnpredictableError(
-            f"no published latency of such a network was checked on {accelerator.name}",
+            f"predictions for such a network have not been checked on {accelerator.name}",
             hint="a Jetson Xavier was: jetson-agx-xavier-32gb",
         )
     precision = default_precision(accelerator)[0]

@@ -240,10 +240,12 @@ class Server:
         drafts, adapters = self.settings.drafts, self.settings.adapters
         if self.config.program.whole_steps and (drafts is not None or adapters is not None):
             raise InputError(
-                f"guesses of a draft and adapters are not simulated under {self.config.engine}", hint="take vllm or sglang"
+                f"speculative decoding and adapters are not simulated under {self.config.engine}", hint="take vllm or sglang"
             )
         if requests.adapter is not None and adapters is None:
-            raise InputError("requests with adapters, and the engine has none", hint="say how many: Settings(adapters=...)")
+            raise InputError(
+                "the requests use adapters, and the engine has no adapters", hint="give their number: Settings(adapters=...)"
+            )
         timed = steps
         if drafts is not None and isinstance(steps, KernelSteps):
             timed = DraftSteps(steps, drafts, self.arch, self.rules.draft_host_s)

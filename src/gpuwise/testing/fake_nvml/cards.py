@@ -94,7 +94,7 @@ def change_reading(said: dict[str, float | str | Wave], name: str, value: Readin
     elif isinstance(value, str | Wave):
         said[name] = value
     elif not math.isfinite(float(value)):
-        raise InputError(f"{name} is {value!r}, not a number that can be told")
+        raise InputError(f"{name} is {value!r}, not a finite number")
     else:
         said[name] = float(value)
 

@@ -129,7 +129,7 @@ class BatchReplayer:
 
     def __call__(self, iterator: Any, following: Next) -> Any:
         if self._n >= len(self._files):
-            raise InputError(f"the loop asks for more than the {len(self._files)} batches that were kept in {self._folder}")
+            raise InputError(f"the loop needs more than the {len(self._files)} batches saved in {self._folder}")
         if self._n == 0 and self._seed is not None:
             reseed(self._seed, 0)
         file, self._n = self._files[self._n], self._n + 1

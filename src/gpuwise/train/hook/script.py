@@ -70,7 +70,7 @@ def run_script(
     """Run it to its end, and say how it ended. Its traceback goes to standard error as Python prints it, without our frames.
     Exceptions of the kinds in ``passes`` are the caller's.
 
-    Raises InputError where there is no such script.
+    Raises InputError where the script does not exist.
     """
     path, code, package = _module_code(script) if module else file_code(script)
     main = types.ModuleType("__main__")
@@ -99,7 +99,7 @@ def file_code(script: str) -> tuple[str, types.CodeType, None]:
     path = Path(script)
     with suppress(OSError):  # a name too long, say: the reader names what is wrong
         if not path.exists():
-            raise InputError(f"{script}: there is no such script", hint=_AS_PYTHON)
+            raise InputError(f"{script}: this script does not exist", hint=_AS_PYTHON)
     source = read_bytes(path, hint=_AS_PYTHON)
     try:
         return script, compile(source, script, "exec"), None

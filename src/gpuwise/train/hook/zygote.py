@@ -138,7 +138,9 @@ class Run:
 
 
 def _end_error() -> GpuwiseError:
-    return GpuwiseError("the process that starts the runs has ended", hint="run the command again; what was measured is kept")
+    return GpuwiseError(
+        "the process that starts the runs has ended", hint="run the command again; earlier measurements are saved"
+    )
 
 
 def serve() -> int:

@@ -180,7 +180,7 @@ class DecodedImages:
     def _check(self, stored: Any, fresh: Any) -> None:
         fresh.load()
         if stored.mode != fresh.mode or stored.size != fresh.size or stored.tobytes() != fresh.tobytes():
-            raise GpuwiseError("an image came out otherwise when it was decoded again", hint="leave cache_decode out")
+            raise GpuwiseError("an image was different when it was decoded again", hint="leave cache_decode out")
 
     def _say(self) -> None:
         if not self._told and os.getpid() == self._pid:

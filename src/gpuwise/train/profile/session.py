@@ -93,7 +93,7 @@ def profile_script(
     before: str | None = None,
     python: str = sys.executable,
 ) -> Session:
-    """Raises ScriptError where the script never comes to a second step, InputError where there is no such script."""
+    """Raises ScriptError where the script never comes to a second step, InputError where the script does not exist."""
     trace = folder / "trace.json.gz"
     profiling = Profiling(
         str(trace),
@@ -283,7 +283,7 @@ def _no_steps_error(outcome: Outcome, request: Request, folder: Path) -> ScriptE
     if end.get("reads_input"):
         return ScriptError(
             f"{request.script} reads standard input, which it does not have here",
-            hint="give it what it asks for as arguments after --",
+            hint="give it the arguments that it needs after --",
             code=code,
         )
     if outcome.ended == "error" and outcome.code == 2 and not outcome.where:

@@ -88,7 +88,7 @@ def _read(file: IO[bytes], source: str, block: int) -> Trace:
         for run in text.finish():
             columns.take(run, text)
     except NoEventsError:
-        raise InputError(f"{source}: this is no trace: no list of events in it", hint=_RECORD) from None
+        raise InputError(f"{source}: this is not a trace: it has no list of events", hint=_RECORD) from None
     if not text.ended:
         raise _cut(source, f"the list of events has no end after {columns.n_seen:,} events")
     trace = columns.trace(_metadata(bytes(text.head), bytes(text.tail)))
@@ -213,7 +213,7 @@ class _Columns:
             raise InputError(f"{self._source}: this is not JSON {where}: {_shown(text)}", hint=_RECORD) from None
         value = _object(read)
         if not isinstance(value.get("ph"), str):
-            raise InputError(f"{self._source}: this is no event of a trace: {_shown(text)}", hint=_RECORD)
+            raise InputError(f"{self._source}: this is not an event of a trace: {_shown(text)}", hint=_RECORD)
         told = value.get("args")
         args = _object(told)
         whole = {
@@ -244,7 +244,9 @@ class _Columns:
         except (TypeError, ValueError):
             number = float("nan")
         if not np.isfinite(number):
-            raise InputError(f"{self._source}: {name} of the event {event.get('name')!r} is {value!r}, no number", hint=_RECORD)
+            raise InputError(
+                f"{self._source}: {name} of the event {event.get('name')!r} is {value!r}, not a number", hint=_RECORD
+            )
         return number
 
     def trace(self, metadata: dict[str, Any]) -> Trace:

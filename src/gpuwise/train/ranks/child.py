@@ -80,7 +80,7 @@ def train(settings: RankSettings, rank: int, device_type: str) -> int:
             raise
         # the same on the next attempt
         text = f"exit({leaving.code!r}) on rank {rank} {last_user_place(leaving)}"
-        refuse(out, GpuwiseError(message_line(text), hint="raise an error in its place: it says why"))
+        refuse(out, GpuwiseError(message_line(text), hint="raise an error instead, with the reason"))
         journal.event("end", reason="error", code=1, error=text[:500])
         return 1
     except Exception as error:  # noqa: BLE001 - of the person's code, of the machine, or of another rank that is gone

@@ -63,7 +63,7 @@ def make_task(text: str, settings: list[str]) -> dict[str, Any]:
     hf: Any = transformers()
     if type(config) not in hf.AutoModelForCausalLM._model_mapping:
         raise InputError(
-            f"{config.model_type} is no causal language model", hint="give a function of your own: train.py:make_step"
+            f"{config.model_type} is not a causal language model", hint="give a function of your own: train.py:make_step"
         )
     if any(folder.glob("*.safetensors")):
         model = hf.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, local_files_only=True)
@@ -90,7 +90,7 @@ def _tokens(file: Path, folder: Path, hf: Any) -> Any:
         try:
             tokens = np.load(check_file(file, most=MOST_DATA, hint=FORM), mmap_mode="r", allow_pickle=False)
         except (ValueError, OSError) as error:
-            raise InputError(f"{file} holds no tokens: {error}", hint=FORM) from None
+            raise InputError(f"{file} contains no tokens: {error}", hint=FORM) from None
         if tokens.ndim != 1 or tokens.dtype.kind not in "iu":
             raise InputError(f"{file} holds {tokens.dtype} of {tokens.ndim} dimensions", hint="one row of whole numbers")
         return tokens
@@ -100,6 +100,6 @@ def _tokens(file: Path, folder: Path, hf: Any) -> Any:
     try:
         text = content.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise InputError(f"{file} is no text: {error}", hint=FORM) from None
+        raise InputError(f"{file} is not a text file: {error}", hint=FORM) from None
     tokenizer = hf.AutoTokenizer.from_pretrained(folder, local_files_only=True)
     return np.asarray(tokenizer(text, verbose=False)["input_ids"], dtype=np.int64)

@@ -123,7 +123,7 @@ def checked(layout: Layout) -> Layout:
     if layout.offload_optimizer and (layout.sharding not in ("zero2", "zero3", "hybrid") or layout.n_replicas == 1):
         raise LayoutError("offload", "weights and optimizer are put on the host by FSDP2", hint="add --sharding zero3")
     if layout.offload_activations and layout.recompute != "none":
-        raise LayoutError("offload", "activations that are recomputed are not kept", hint="leave --recompute or the offload out")
+        raise LayoutError("offload", "recomputed activations are not stored", hint="leave --recompute or the offload out")
     if layout.compress not in COMPRESSIONS:
         raise LayoutError("compress", f"there is no {layout.compress}", hint=f"take {', '.join(COMPRESSIONS)}")
     if layout.compress != "none" and (layout.sharding != "none" or layout.n_replicas == 1 or layout.pp > 1):

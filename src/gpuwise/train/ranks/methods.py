@@ -42,7 +42,7 @@ def check_methods(layout: Layout, prune: str | None, teacher: str | None) -> Non
     if teacher is not None and not teacher.startswith(PREFIX):
         find_target(teacher, [])
     if teacher is not None and teacher.startswith(PREFIX) and not Path(teacher.removeprefix(PREFIX)).is_dir():
-        raise InputError(f"there is no folder {teacher.removeprefix(PREFIX)}", hint=TEACHER)
+        raise InputError(f"the folder {teacher.removeprefix(PREFIX)} does not exist", hint=TEACHER)
     if layout.quantized_base and layout.tp > 1:
         raise LayoutError("adapters", "4-bit weights are not divided here", hint="take --lora, or --pp in place of --tp")
     for name, value in {"pruning": prune, "distillation": teacher}.items():
@@ -171,7 +171,7 @@ def load_teacher(text: str, device: torch.device) -> nn.Module:
             function if isinstance(function, nn.Module) else function(**keywords_for(function, target, None, None, str(device)))
         )
     if not isinstance(model, nn.Module):
-        raise InputError(f"{text} gives a {type(model).__name__}, which teaches nothing", hint=TEACHER)
+        raise InputError(f"{text} gives a {type(model).__name__}, which cannot be a teacher", hint=TEACHER)
     return model.requires_grad_(False).eval().to(device)
 
 
@@ -228,7 +228,7 @@ class Distillation:
                 shapes = " and ".join("none" if t is None else str(tuple(t.shape)) for t in (logits, own))
                 raise InputError(
                     f"distillation: logits of {self._name} and of the model are {shapes}",
-                    hint="give a teacher of the same classes",
+                    hint="give a teacher with the same classes",
                 )
             taught = _Taught.apply(own, logits, self._seen)
             if isinstance(output, torch.Tensor):

@@ -40,7 +40,7 @@ def ranks_document(folder: Path, now_s: float) -> dict[str, Any]:
     """
     if not is_run(folder):
         raise InputError(
-            f"{folder} holds no journals of ranks", hint="give the folder of `gpuwise run ... --ranks N --out FOLDER`"
+            f"{folder} contains no journals of ranks", hint="give the folder of `gpuwise run ... --ranks N --out FOLDER`"
         )
     settings = read_settings(folder / SETTINGS)
     journals = tuple(_journal(folder, r) for r in range(settings.layout.n_ranks))
@@ -75,7 +75,9 @@ def _journal(folder: Path, rank: int) -> RankJournal:
     try:
         journal.read()
     except (msgspec.MsgspecError, KeyError, TypeError, ValueError, AttributeError, OSError, RecursionError) as error:
-        raise DataError(f"{journal.path} is no journal of a rank: {error}", hint="is it of another program, or cut?") from None
+        raise DataError(
+            f"{journal.path} is not the journal of a rank: {error}", hint="was it written by another program, or cut short?"
+        ) from None
     return journal
 
 

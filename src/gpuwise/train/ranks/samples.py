@@ -142,7 +142,7 @@ def length_of(dataset: Any) -> int:
     try:
         n = len(dataset)
     except TypeError:
-        raise InputError(f"{type(dataset).__name__} does not tell its length", hint="give it a __len__") from None
+        raise InputError(f"{type(dataset).__name__} has no length", hint="give it a __len__") from None
     if n < 1:
         raise InputError(f"{type(dataset).__name__} is empty", hint="give data to train on")
     return n

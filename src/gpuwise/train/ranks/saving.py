@@ -234,6 +234,6 @@ def newest(root: Path, tell: Tell) -> tuple[Path, dict[str, Any]] | None:
     if found:
         raise InputError(
             f"no checkpoint in {root} is whole: {'; '.join(found[:3])}",
-            hint="put a good copy back, or give another folder with --out to begin anew: nothing was changed here",
+            hint="put a good copy back, or give another folder with --out to start again: nothing was changed here",
         )
     return None

@@ -59,7 +59,7 @@ def load_task(text: str, settings: list[str], layout: Layout, device: str) -> Ta
     sys.path.insert(0, str(Path.cwd() if target.file is None else target.file.parent))
     function = attribute_of(load(target), target)
     if not callable(function) or isinstance(function, nn.Module):
-        raise InputError(f"{target.name} is no function", hint=FORM)
+        raise InputError(f"{target.name} is not a function", hint=FORM)
     return _task(target.name, function(**keywords_for(function, target, None, None, device)), layout)
 
 
@@ -71,7 +71,7 @@ def _task(name: str, result: Any, layout: Layout) -> Task:
         raise InputError(f"{name} returns {what}, which cannot be divided over ranks", hint=FORM)
     unknown = sorted(set(fields) - set(FIELDS))
     if unknown:
-        raise InputError(f"{name} gives {unknown[0]!r}, which nobody reads", hint=f"there are {', '.join(FIELDS)}")
+        raise InputError(f"{name} returns {unknown[0]!r}, which is not used", hint=f"there are {', '.join(FIELDS)}")
     model, step = fields.get("model"), fields.get("step")
     if not isinstance(model, nn.Module) or "data" not in fields:
         raise InputError(f"{name} gives no {'data' if isinstance(model, nn.Module) else 'model'}", hint=FORM)

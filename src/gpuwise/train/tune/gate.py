@@ -127,7 +127,7 @@ class Gate:
                 if not outcome.ok:
                     raise GpuwiseError(
                         f"the untouched script does not run again on its own batches: {outcome.error or outcome.ended}",
-                        hint="`--no-parity` measures without comparing, and says so",
+                        hint="`--no-parity` measures without comparing",
                     )
             self._untouched = curve_of(first.journal, self._steps)
             self._spread = distance(self._untouched, curve_of(second.journal, self._steps))

@@ -348,7 +348,7 @@ class Search:
             fitting = replace(fitting, parity=Verdict(**verdict))
             if not Verdict(**verdict).passed:
                 raise GpuwiseError(
-                    f"the script's batch of {batch} does not fit, and in parts it trains otherwise: {Verdict(**verdict).words}",
+                    f"the script's batch of {batch} does not fit, and in parts it trains differently: {Verdict(**verdict).words}",
                     hint="give it a smaller batch, or let the script accumulate",
                 )
         self._fitting, self._base, self._best = fitting, levers, dict(levers)

@@ -59,7 +59,7 @@ class State:
 
     def _read(self, head: Mapping[str, Any]) -> None:
         if not self.path.exists():
-            raise InputError(f"there is no tuning to go on with in {self.path.parent}", hint="leave --resume out")
+            raise InputError(f"there is no tuning to resume in {self.path.parent}", hint="leave --resume out")
         whole = read_text(self.path, hint="leave --resume out").split("\n")[:-1]
         read = [parse_json(line, str(self.path), line=n, hint="leave --resume out") for n, line in enumerate(whole, 1)]
         if not read or read[0].get("kind") != "tuning" or read[0].get("version") != VERSION:
@@ -67,8 +67,8 @@ class State:
         changed = [k for k, v in head["subject"].items() if read[0]["subject"].get(k) != json.loads(json.dumps(v))]
         if changed:
             raise InputError(
-                f"the tuning in {self.path.parent} was of something else: {', '.join(changed)} changed",
-                hint="leave --resume out to begin anew",
+                f"the tuning in {self.path.parent} had other inputs: {', '.join(changed)} changed",
+                hint="leave --resume out to start again",
             )
         self._kept = {line["key"]: line["value"] for line in read[1:]}
         drop_torn_line(self.path)
@@ -88,7 +88,7 @@ def alone_in(folder: Path) -> Generator[None]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise InputError(f"another tuning is at work in {folder}", hint="--out names another folder") from None
+            raise InputError(f"another tuning is running in {folder}", hint="--out names another folder") from None
         except OSError:
             # a file system without locks
             pass

@@ -231,7 +231,7 @@ def no_steps(script: str, outcome: Outcome) -> GpuwiseError:
     journal = outcome.journal
     children = journal.of("child")
     if outcome.journal.end.get("reads_input"):
-        return InputError(f"{script} reads standard input", hint="give it what it asks for as arguments")
+        return InputError(f"{script} reads standard input", hint="give it the arguments that it needs")
     if outcome.ended == "error":
         where = f" at {outcome.where}" if outcome.where else ""
         return GpuwiseError(f"{script} failed{where}: {outcome.error}", hint="it has to run by itself first")

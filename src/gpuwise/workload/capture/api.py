@@ -93,12 +93,12 @@ def check_guess(guess: Mapping[str, float] | str | None) -> dict[str, float]:
     if isinstance(guess, str):
         if guess == "bound":
             return {}
-        raise InputError(f"a guess of {guess!r} is no share", hint=hint)
+        raise InputError(f"a guess of {guess!r} is not a share", hint=hint)
     for kind, share in (guess or {}).items():
         if kind not in GUESSES:
             raise UnknownNameError("guess", kind, GUESSES, hint=hint)
         if isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 <= share <= 1:
-            raise InputError(f"{kind}={share} is no share", hint=hint)
+            raise InputError(f"{kind}={share} is not a share", hint=hint)
     return dict(guess or {})
 
 
@@ -113,4 +113,4 @@ def _check(*, n_steps: int, batch: int | None, seq: int | None, device: str, cap
     if not 0 <= rank < world_size:
         raise InputError(f"rank {rank} is not one of {world_size}", hint="ranks count from 0")
     if len(tuple(capability)) != 2 or capability[0] < 3:
-        raise InputError(f"{capability!r} is no compute capability", hint="give two numbers, for example (8, 0) for an A100")
+        raise InputError(f"{capability!r} is not a compute capability", hint="give two numbers, for example (8, 0) for an A100")

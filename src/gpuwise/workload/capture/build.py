@@ -149,7 +149,7 @@ def _of_module(module: nn.Module, request: ModuleOptions, name: str) -> Program:
     ]
     if request.inputs is None and required:
         raise InputError(
-            f"{name} takes {', '.join(required)}, and nothing says of which shape",
+            f"{name} takes {', '.join(required)}, and their shapes are unknown",
             hint="give it, like --input 32x3x224x224 (in Python: inputs=), or name a function that returns the step",
         )
     inputs = to_device(request.inputs, request.device)

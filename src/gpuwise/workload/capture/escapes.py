@@ -73,7 +73,7 @@ class Escapes:
         """Raises EscapeError outside the thread that captures."""
         if threading.get_ident() != self._capturing:
             name = threading.current_thread().name
-            self.refuse(f"{what} in a thread of its own ({name}), where nothing is captured", _users_line(), THREAD_HINT)
+            self.refuse(f"{what} in its own thread ({name}), which is not captured", _users_line(), THREAD_HINT)
 
 
 _SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT") if hasattr(signal, name))

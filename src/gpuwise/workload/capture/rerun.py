@@ -29,7 +29,7 @@ def captured_with(subject: Any, changes: Sequence[Change] = (), parts: int = 1, 
             seen.append(sites)
             yield
         if parts > 1 and not cut:
-            raise InputError("its batch is made by no DataLoader", hint="cut it where the script makes it")
+            raise InputError("its batch does not come from a DataLoader", hint="make it smaller in the script")
 
     overrides = {name: value for name, value in options.items() if value is not None}
     if "inputs" in overrides:

@@ -147,7 +147,7 @@ def _with_place(text: str, run: Callable[[], Capture]) -> Capture:
     except SystemExit as error:
         raise InputError(
             f"{text} ended the program (exit code {error.code})",
-            hint="what it printed says why; its own arguments come after --; for a function of a file keep "
+            hint="its output shows why; its own arguments come after --; for a function of a file keep "
             "what reads the command line under if __name__ == '__main__':",
         ) from None
     except Exception as error:  # noqa: BLE001 - the step's own, whatever it is

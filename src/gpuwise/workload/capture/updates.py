@@ -152,10 +152,10 @@ class Updates:
         if never:
             more = f" and {len(never) - 3} more have" if len(never) > 3 else " has" if len(never) == 1 else " have"
             raise InputError(
-                f"{', '.join(never[:3])}{more} not updated in {self._n_updates} updates of others: without its states in the "
-                "memory, nothing says whether it fits",
+                f"{', '.join(never[:3])}{more} not updated in {self._n_updates} updates of others: "
+                "without its states in memory, gpuwise cannot know whether it fits",
                 hint="let every optimizer update early, by the script's own arguments after --, or name a function that returns "
-                "a step in which each updates (train.py:make_step); what is not used at all need not be built",
+                "a step in which each updates (train.py:make_step); do not build what is not used",
             )
 
 

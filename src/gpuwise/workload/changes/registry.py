@@ -113,7 +113,7 @@ class ChangeKind:
     def put_on(self) -> Lever:
         """The lever. Raises ValueError for a change that is none."""
         if isinstance(self.lever, Why):
-            raise ValueError(f"{self.name} is no lever: {self.lever.text}")
+            raise ValueError(f"{self.name} is not a lever: {self.lever.text}")
         return self.lever
 
 

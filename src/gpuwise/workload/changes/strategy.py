@@ -153,7 +153,7 @@ def _recompute(s: Strategy, which: Any) -> Strategy:
         return s.with_(recompute="none" if which == "off" else "selective", recompute_every=1)
     if which is None or which == "blocks" or isinstance(which, int):
         return s.with_(recompute="full", recompute_every=which if isinstance(which, int) else 1)
-    raise InputError(f"a strategy has no modules {which!r}", hint="none for every layer, 2 for every second, selective, off")
+    raise InputError(f"a strategy has no modules {which!r}", hint="no value for every layer, 2 for every second, selective, off")
 
 
 def _more_recompute(s: Strategy) -> Iterator[Any]:

@@ -75,7 +75,7 @@ def test_a_full_disk_leaves_whole_lines_and_writes_the_rest_later(tmp_path: Path
 
 def test_it_refuses_files_that_are_there_and_folders_that_are_not(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("mine")
-    with pytest.raises(InputError, match="there already"):
+    with pytest.raises(InputError, match="already exists"):
         CsvLog(str(tmp_path / "a.csv"))
     with pytest.raises(InputError, match="cannot be written"):
         CsvLog(str(tmp_path / "no" / "a.csv"))

@@ -239,7 +239,7 @@ def test_nothing_is_overwritten(tmp_path: Path) -> None:
     path = tmp_path / "notes.txt"
     path.write_text("somebody's")
     for make in (Recorder, ParquetRecorder):
-        with pytest.raises(InputError, match="there already"):
+        with pytest.raises(InputError, match="already exists"):
             make(path)
     assert path.read_text() == "somebody's"
     with pytest.raises(InputError, match="cannot be written"):
@@ -253,7 +253,7 @@ def test_files_that_are_no_recording(tmp_path: Path) -> None:
     Recorder(empty).close()
     for path, said in (
         (text, "cannot be read"),
-        (other, "no recording"),
+        (other, "not a recording"),
         (empty, "no frame"),
         (tmp_path / "d", "cannot be read"),
     ):
@@ -263,7 +263,7 @@ def test_files_that_are_no_recording(tmp_path: Path) -> None:
     import pyarrow.parquet as pq
 
     pq.write_table(pa.table({"x": [1]}), tmp_path / "e.parquet")
-    with pytest.raises(InputError, match="no recording"):
+    with pytest.raises(InputError, match="not a recording"):
         open_replay(tmp_path / "e.parquet")
 
 

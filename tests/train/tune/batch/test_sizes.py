@@ -238,7 +238,7 @@ def test_what_was_not_run_is_not_taken_for_run(tmp_path: Path) -> None:
         def __call__(self, levers: Mapping[str, object], stop: Stop) -> Outcome:
             return super().__call__({**levers, "batch": 8}, stop)
 
-    with pytest.raises(CannotError, match="held 8 samples where 16 were asked for"):
+    with pytest.raises(CannotError, match="had 8 samples instead of 16"):
         prober(Smaller(), tmp_path).size(16)
 
 

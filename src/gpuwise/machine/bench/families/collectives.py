@@ -93,11 +93,11 @@ def _gather(started: list[Any], end_s: float, backend: str) -> tuple[list[float]
             out, err = process.communicate(timeout=max(0.1, end_s - time.monotonic()))
         except subprocess.TimeoutExpired:
             raise DeviceError(
-                f"{backend} all-reduce: rank {rank} did not answer in time", hint="NCCL_DEBUG=INFO says more"
+                f"{backend} all-reduce: rank {rank} did not answer in time", hint="set NCCL_DEBUG=INFO for details"
             ) from None
         if process.returncode or not out.strip():
             last = (err.strip().splitlines() or [f"exit code {process.returncode}"])[-1]
-            raise DeviceError(f"{backend} all-reduce: rank {rank} failed: {last[:200]}", hint="NCCL_DEBUG=INFO says more")
+            raise DeviceError(f"{backend} all-reduce: rank {rank} failed: {last[:200]}", hint="set NCCL_DEBUG=INFO for details")
         answers.append(json.loads(out.strip().splitlines()[-1]))
     seconds = [max(times) for times in zip(*(a["seconds"] for a in answers), strict=True)]
     return seconds, max(float(a["error"]) for a in answers)

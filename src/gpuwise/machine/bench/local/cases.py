@@ -119,7 +119,7 @@ def for_cpu(cases: tuple[LocalCase, ...]) -> tuple[LocalCase, ...]:
         selection[case.model] = replace(case, batch=CPU_BATCH, precision="fp32", extras=extras, input=shape)
     if not selection:
         raise InputError(
-            "none of these cases is small enough for a processor",
+            "all of these cases are too large for a CPU",
             hint="on this machine choose among " + ", ".join(sorted({c.model for c in local_cases() if c.small})),
         )
     return tuple(selection.values())

@@ -145,7 +145,7 @@ def read_record(record: Path, machine: Machine | None = None) -> list[LocalResul
         except ValueError:
             if number == len(lines):
                 break
-            raise DataError(f"{record}:{number} is no JSON", hint="move the file away and run again") from None
+            raise DataError(f"{record}:{number} is not JSON", hint="move the file away and run again") from None
         if "machine" in document:
             _check_same(document["machine"], machine, record)
         else:

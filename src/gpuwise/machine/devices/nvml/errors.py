@@ -93,7 +93,7 @@ def opening_error(code: int, detail: str = "") -> DeviceError:
             f"NVIDIA's library is not here{more}",
             vendor=VENDOR,
             code=None,
-            hint="if there is an NVIDIA GPU, install its driver; gpuwise doctor says how",
+            hint="if there is an NVIDIA GPU, install its driver; gpuwise doctor prints the commands",
         )
     if code == DRIVER_NOT_LOADED:
         return NoDriverError(
@@ -131,5 +131,5 @@ def device_error(code: int, index: int, what: str) -> DeviceError:
     if is_out_of_reach(code):
         return opening_error(code)
     if code == NO_PERMISSION:
-        return DevicePermissionError(f"GPU {index}: {what}: no permission", vendor=VENDOR, code=code, hint="root may be told")
+        return DevicePermissionError(f"GPU {index}: {what}: no permission", vendor=VENDOR, code=code, hint="run it as root")
     return ReadingError(what, reason_of(code), vendor=VENDOR, code=code)

@@ -108,7 +108,7 @@ class CsvLog:
             try:
                 self._file = Path(name).open("xb", buffering=0)  # noqa: SIM115 - held until close
             except FileExistsError as error:
-                raise InputError(f"{name} is there already", hint="give another name, or remove it") from error
+                raise InputError(f"{name} already exists", hint="give another name, or remove it") from error
             except OSError as error:
                 raise InputError(f"{name} cannot be written: {error.strerror}", hint="check the folder") from error
             if self._file.seekable():

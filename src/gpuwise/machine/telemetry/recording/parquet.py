@@ -47,10 +47,10 @@ class ParquetRecorder:
         require("pyarrow", "a recording in Parquet")
         journal = journal_of(path)
         if path.exists():
-            raise InputError(f"{path} is there already", hint="give another name, or remove it")
+            raise InputError(f"{path} already exists", hint="give another name, or remove it")
         if journal.exists():
             raise InputError(
-                f"{journal} of an interrupted recording is there", hint=f"`gpuwise top --replay {journal}` plays it; or remove it"
+                f"{journal} of an interrupted recording exists", hint=f"`gpuwise top --replay {journal}` plays it; or remove it"
             )
         self.path, self._journal = path, journal
         self._recorder = Recorder(journal, shown_as=str(path))
@@ -187,7 +187,7 @@ def read_parquet(path: Path, into: Path) -> None:
         file = pq.ParquetFile(path)
         meta = json.loads((file.schema_arrow.metadata or {}).get(META, b"null"))
         if not isinstance(meta, dict):
-            raise InputError(f"{path} is no recording of gpuwise", hint="`gpuwise top --record FILE.parquet` makes one")
+            raise InputError(f"{path} is not a recording of gpuwise", hint="`gpuwise top --record FILE.parquet` makes one")
         db = sqlite3.connect(into, isolation_level=None)
         try:
             for statement in statements():

@@ -123,7 +123,7 @@ def _enum(kind: type[Enum], value: Any) -> Enum:
     try:
         return kind(value)
     except ValueError as error:
-        raise DataError(f"{value!r} is no {kind.__name__}") from error
+        raise DataError(f"{value!r} is not a {kind.__name__}") from error
 
 
 def _expect(value: Any, kind: Any) -> Any:

@@ -45,7 +45,7 @@ class Recorder:
     def __init__(self, path: Path, *, commit_every_s: float = COMMIT_EVERY_S, shown_as: str | None = None) -> None:
         self.path, self._name, self._commit_every_s = path, shown_as or str(path), commit_every_s
         if path.exists():
-            raise InputError(f"{self._name} is there already", hint="give another name, or remove it")
+            raise InputError(f"{self._name} already exists", hint="give another name, or remove it")
         self._frames: deque[list[Statement]] = deque()
         self._definitions: list[Statement] = []
         self._words: dict[str, int] = {}

@@ -55,7 +55,7 @@ class Recording:
             application = self._db.execute("PRAGMA application_id").fetchone()[0]
             version = self._db.execute("PRAGMA user_version").fetchone()[0]
             if application != APPLICATION_ID:
-                raise InputError(f"{path} is no recording of gpuwise", hint="`gpuwise top --record FILE` makes one")
+                raise InputError(f"{path} is not a recording of gpuwise", hint="`gpuwise top --record FILE` makes one")
             if version > VERSION:
                 raise InputError(
                     f"{path} was recorded by a newer gpuwise (version {version} of the format; this one reads up to {VERSION})",
@@ -69,7 +69,7 @@ class Recording:
             self._cards = list(self._db.execute("SELECT number, sequence, identity FROM card ORDER BY number, sequence"))
         except sqlite3.Error as error:
             raise InputError(
-                f"{path} cannot be read as a recording: {error}", hint="is it one of `gpuwise top --record`?"
+                f"{path} cannot be read as a recording: {error}", hint="was it written by `gpuwise top --record`?"
             ) from error
 
     def __len__(self) -> int:
@@ -207,7 +207,7 @@ class Replay:
         self.path = path
         self._recording = Recording(path)
         if not len(self._recording):
-            raise InputError(f"{path} holds no frame", hint="it was stopped before the first refresh")
+            raise InputError(f"{path} contains no frame", hint="it was stopped before the first refresh")
         self._devices = _RecordedDevices(self._recording)
         self._history_size, self._next = history_size, 0
         self._last: Frame | None = None

@@ -104,7 +104,7 @@ class _PlainUnpickler(pickle.Unpickler):
 
     def find_class(self, module: str, name: str, /) -> NoReturn:
         raise InputError(
-            f"the file asks for {module}.{name}: a memory snapshot holds plain values only, and this could run code",
+            f"the file asks for {module}.{name}: a memory snapshot contains plain values only, and this could run code",
             hint=HOW,
         )
 

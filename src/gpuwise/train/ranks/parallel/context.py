@@ -46,7 +46,7 @@ class Context:
 
     def __init__(self, group: Any, task: Task) -> None:
         if task.step is not None or not is_causal(task.model):
-            raise InputError(f"context parallel: {task.name} computes its loss of whole rows in a step of its own", hint=HINT)
+            raise InputError(f"context parallel: {task.name} computes its loss from whole rows in its own step", hint=HINT)
         config: Any = task.model.config
         if getattr(config, "_attn_implementation", "sdpa") != "sdpa" or getattr(config, "sliding_window", None):
             raise InputError(
@@ -91,7 +91,7 @@ class Context:
     ) -> torch.Tensor:
         """Attention of this rank's queries to all keys up to them."""
         if attn_mask is not None or not (is_causal or query.shape[-2] == 1):
-            raise InputError("context parallel: the model attends with a mask of its own", hint=HINT)
+            raise InputError("context parallel: the model uses its own attention mask", hint=HINT)
         self.calls += 1
         width, end = query.shape[-2], (self._rank + 1) * query.shape[-2]
         both = _Gather.apply(torch.stack((key, value)), self._group)

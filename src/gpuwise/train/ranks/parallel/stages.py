@@ -67,7 +67,7 @@ class _ChainTrial:
             whole = isinstance(output, torch.Tensor)
             result = output if whole else output[0] if isinstance(output, (tuple, list)) and output else None
             if not isinstance(result, torch.Tensor) or result.shape != hidden.shape:
-                raise InputError(f"pipeline parallel: {kind} {at} does not pass on what it takes", hint=HINT)
+                raise InputError(f"pipeline parallel: {kind} {at} does not return the tensors that it takes", hint=HINT)
             self.outputs.add(0 if whole else len(output))
             self.numel = result.numel()
             self._last = result.detach().requires_grad_()

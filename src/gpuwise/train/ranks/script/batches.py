@@ -100,8 +100,8 @@ class Batches:
         self._moved("backward")
         if self._rows is None:
             raise InputError(
-                "the script trains on data that come from no DataLoader, or before the first batch of one",
-                hint="ranks divide what a DataLoader gives: name a function that gives model and data, train.py:make_step",
+                "the script trains on data without a DataLoader, or before the first batch of one",
+                hint="ranks divide the batches of a DataLoader: name a function that returns model and data, train.py:make_step",
             )
         self._backward += 1
         return self._rows

@@ -99,7 +99,7 @@ class Optimizers:
             changed = self._layout.precision == "bf16" or self._layout.recompute == "full" or self._layout.lora_rank
             if self._is_sharded or changed:
                 raise InputError(
-                    "the script's optimizer has parameters that belong to no one model",
+                    "the script's optimizer has parameters that do not belong to one model",
                     hint="only DDP in fp32 goes without: leave --sharding, --precision, --recompute and --lora out",
                 )
             return params
@@ -108,7 +108,8 @@ class Optimizers:
         if model in self._laid_out:
             if layout.lora_rank:
                 raise InputError(
-                    "two optimizers of the script have one model, and adapters are of one", hint="leave --lora and --qlora out"
+                    "two optimizers of the script share one model, and adapters need one optimizer",
+                    hint="leave --lora and --qlora out",
                 )
             return params
         self._laid_out.add(model)

@@ -65,11 +65,11 @@ def find_batch(
     samples). ``knee_runs`` more runs look for a smaller size that is as fast, between those that were run. Raises InputError
     for a start, a capacity or a ``most`` that none can be, and GpuwiseError where not even one sample fits."""
     if start < 1 or start > LARGEST:
-        raise InputError(f"a batch of {start} is none", hint="start from a whole number of at least 1")
+        raise InputError(f"a batch of {start} is not possible", hint="start from a whole number of at least 1")
     if not capacity_bytes > 0:
-        raise InputError(f"{capacity_bytes:g} bytes are no capacity")
+        raise InputError(f"{capacity_bytes:g} bytes are not a capacity")
     if most < 1:
-        raise InputError(f"a batch of at most {most} is none", hint="the data needs at least one sample")
+        raise InputError(f"a largest batch of {most} is not possible", hint="the data needs at least one sample")
     finder = _Finder(run, capacity_bytes, most_runs, min(most, LARGEST))
     finder.try_size(min(start, most))
     if not finder.fitting:

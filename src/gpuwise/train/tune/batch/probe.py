@@ -93,7 +93,7 @@ class Prober:
         """One size of the script's batch, as the finder asks for it. Raises CannotError."""
         probe = self.probe({"batch": batch, **(levers or {})})
         if probe.fits and probe.largest_batch < batch:
-            raise CannotError(f"the training's batches held {probe.largest_batch} samples where {batch} were asked for")
+            raise CannotError(f"the training's batches had {probe.largest_batch} samples instead of {batch}")
         return BatchMeasurement(batch, probe.fits, probe.memory_bytes, probe.rate)
 
     def rate(self, levers: Levers, at: int) -> Trial:

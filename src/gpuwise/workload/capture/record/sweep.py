@@ -174,7 +174,7 @@ def _bytes(columns: Sequence[I64], weights: Sequence[Fraction]) -> I64:
 def _divided(total: int, scale: int) -> int:
     whole, remainder = divmod(total, scale)
     if remainder or whole < 0:
-        raise UnpredictableError(REASON, f"a size of {total / scale:.1f} at this size is no whole number")
+        raise UnpredictableError(REASON, f"a size of {total / scale:.1f} at this size is not a whole number")
     return whole
 
 
@@ -184,7 +184,7 @@ def _whole(values: Sequence[int], weights: Sequence[Fraction]) -> int:
         return values[0]
     total = sum((w * v for w, v in zip(weights, values, strict=True)), Fraction(0))
     if total.denominator != 1:
-        raise UnpredictableError(REASON, f"a size of {float(total):.1f} at this size is no whole number")
+        raise UnpredictableError(REASON, f"a size of {float(total):.1f} at this size is not a whole number")
     return total.numerator
 
 
