@@ -243,6 +243,8 @@ class Architecture:
     """Its reference code has one matrix for queries, keys and values, and one for gate and up (GPT-2, NeoX, Phi-3)."""
     attention_sinks: bool = False
     """One learned logit per query head (gpt-oss)."""
+    attention_output_gate: bool = False
+    """The result of attention is multiplied by a sigmoid of a projection as wide as the queries' (Qwen3-Next)."""
     position_rows: int | None = None
     """Rows of the learned position table when not ``max_seq_len`` (OPT, BART, RoBERTa keep two more)."""
     relative_buckets: int = 32

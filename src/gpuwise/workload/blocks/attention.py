@@ -30,13 +30,15 @@ class Attention(Block):
         return (arch.window or 0) if self.windowed else 0
 
     def parameters(self, arch: Architecture) -> dict[str, int]:
-        return {"attention": projections(arch, arch.hidden, arch.heads, arch.kv_heads, arch.head_dim)}
+        gate = arch.heads * arch.head_dim * (arch.hidden + int(arch.qkv_bias)) if arch.attention_output_gate else 0
+        return {"attention": projections(arch, arch.hidden, arch.heads, arch.kv_heads, arch.head_dim) + gate}
 
     def products(self, arch: Architecture) -> list[tuple[str, int, int]]:
-        h, q, kv = arch.hidden, arch.heads * arch.head_dim, arch.kv_heads * arch.head_dim
+        h, out, kv = arch.hidden, arch.heads * arch.head_dim, arch.kv_heads * arch.head_dim
+        q = out * _query_widths(arch)
         if arch.fused_projections:
-            return [("qkv", h, q + 2 * kv), ("out", q, h)]
-        return [("q", h, q), ("k", h, kv), ("v", h, kv), ("out", q, h)]
+            return [("qkv", h, q + 2 * kv), ("out", out, h)]
+        return [("q", h, q), ("k", h, kv), ("v", h, kv), ("out", out, h)]
 
     def fused_rows(self, rows: Rows, arch: Architecture) -> None:
         p = rows.point
@@ -46,9 +48,11 @@ class Attention(Block):
         _context_exchange(rows, "attention", heads, kv_heads, head_dim, v_dim)
         window = self.window(arch)
         rows.attention_core("attention.core", heads, kv_heads, head_dim, v_dim, causal=causal, window=window)
-        rows.linear(
-            "attention.out", p.tokens, heads * v_dim, arch.hidden, saves_input=not p.fused_attention, bias=arch.attention_out_bias
-        )
+        gated = arch.attention_output_gate
+        if gated:
+            _output_gate(rows, float(p.tokens * heads * v_dim))
+        saves_input = gated or not p.fused_attention
+        rows.linear("attention.out", p.tokens, heads * v_dim, arch.hidden, saves_input=saves_input, bias=arch.attention_out_bias)
         rows.leave("attention", arch.hidden)
 
     def projected(self, rows: Rows, arch: Architecture) -> tuple[int, int, int, int]:
@@ -59,7 +63,7 @@ class Attention(Block):
             "attention.qkv",
             p.tokens,
             arch.hidden,
-            (heads + 2 * kv_heads) * head_dim,
+            (heads * _query_widths(arch) + 2 * kv_heads) * head_dim,
             bias=arch.qkv_bias,
             saved_tokens=p.column_tokens,
             parts=_qkv_parts(arch, heads, kv_heads),
@@ -96,8 +100,20 @@ def projections(arch: Architecture, hidden: int, heads: int, kv_heads: int, head
     return total
 
 
+def _query_widths(arch: Architecture) -> int:
+    """Widths of the queries that their projection makes: the output gate is the second one."""
+    return 2 if arch.attention_output_gate else 1
+
+
+def _output_gate(rows: Rows, elements: float) -> None:
+    """Attention's result times the sigmoid of the gate, which is kept (transformers modeling_qwen3_next.py). A fused core keeps
+    its result itself; behind another one it is kept here."""
+    kept = elements if rows.point.fused_attention else 2 * elements
+    rows.memory("attention.gate", 2 * elements, elements, saved=kept, backward_read=3 * elements, backward_written=2 * elements)
+
+
 def _qkv_parts(arch: Architecture, heads: int, kv_heads: int) -> tuple[tuple[str, int], ...]:
-    q, kv = heads * arch.head_dim, kv_heads * arch.head_dim
+    q, kv = heads * arch.head_dim * _query_widths(arch), kv_heads * arch.head_dim
     return (("qkv", q + 2 * kv),) if arch.fused_projections else (("q", q), ("k", kv), ("v", kv))
 
 
