@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
@@ -79,7 +79,7 @@ def _list(matches: list[Architecture]) -> None:
             "heads": str(a.heads),
             "kv": str(a.kv_heads),
             "context": f"{a.max_seq_len:,}",
-            "kind": a.kind + (", state space" if a.mamba else "") + (", experts" if a.moe else ""),
+            "kind": a.kind + "".join(f", {name}" for name, _, _ in _mixers(a)) + (", experts" if a.moe else ""),
         }
         rows.append(cells)
     table = table_of([*rows[0]], left=("id", "kind"), wrap=("id", "kind"), gives_way=GIVES_WAY)
@@ -108,7 +108,7 @@ def _show(a: Architecture) -> None:
         "embedding",
         "stem",
         "attention",
-        "mamba",
+        "mixer",
         "mlp",
         "experts",
         "shared_experts",
@@ -119,7 +119,7 @@ def _show(a: Architecture) -> None:
         "extra",
         "total",
     ):
-        n = getattr(count, "mixer" if name == "mamba" else name)
+        n = getattr(count, name)
         if n:
             parts.add_row(name.replace("_", " "), f"{n:,}")
     if count.active != count.total:
@@ -137,6 +137,15 @@ def _show(a: Architecture) -> None:
         section(to, "Source", a.source)
 
 
+def _mixers(a: Architecture) -> list[tuple[str, Any, int]]:
+    """What mixes tokens beside attention: its name, its dimensions, and how many layers have it."""
+    from gpuwise.facts.models.architecture import LETTERS
+
+    names = {what.part: what.name for what in reversed(LETTERS.values()) if what.part}
+    parts = [(name, field, getattr(a, field)) for field, name in names.items()]
+    return [(name, part, a.layers_with_part(field)) for name, field, part in parts if hasattr(part, "shown")]
+
+
 def _dimensions(a: Architecture) -> list[tuple[str, str]]:
     rows = [
         ("layers", str(a.n_layers)),
@@ -146,10 +155,9 @@ def _dimensions(a: Architecture) -> list[tuple[str, str]]:
         ("vocabulary", f"{a.vocab:,}"),
         ("context", f"{a.max_seq_len:,} tokens, {a.position} positions"),
     ]
-    if a.mamba is not None:
-        s = a.mamba
-        kind = f"Mamba-2, {s.heads} heads in {s.groups} groups" if s.heads else f"Mamba, step rank {s.dt_rank}"
-        rows.append(("state space", f"{kind}, {s.inner:,} channels of {s.state} in {a.n_mamba_layers} layers"))
+    mixers = _mixers(a)
+    rows += [(name, f"{part.shown} in {n} layers") for name, part, n in mixers]
+    if mixers:
         rows.append(("attention", f"in {a.n_attention_layers} layers"))
     if a.moe is not None:
         m = a.moe

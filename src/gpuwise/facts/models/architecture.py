@@ -75,6 +75,12 @@ class Mamba:
         return None
 
     @property
+    def shown(self) -> str:
+        """Its dimensions for people to read."""
+        kind = f"Mamba-2, {self.heads} heads in {self.groups} groups" if self.heads else f"Mamba, step rank {self.dt_rank}"
+        return f"{kind}, {self.inner:,} channels of {self.state}"
+
+    @property
     def conv_width(self) -> int:
         """Channels of the convolution: those of the recurrence and, in Mamba-2, B and C."""
         return self.inner + (2 * self.groups * self.state if self.heads else 0)
@@ -281,7 +287,11 @@ class Architecture:
     @property
     def n_mamba_layers(self) -> int:
         """Layers that have a state-space mixer."""
-        return self._layers_with(*(letter for letter, what in LETTERS.items() if what.part == "mamba"))
+        return self.layers_with_part("mamba")
+
+    def layers_with_part(self, part: str) -> int:
+        """Layers of ``pattern`` with a letter that needs ``part``."""
+        return self._layers_with(*(letter for letter, what in LETTERS.items() if what.part == part))
 
     @property
     def n_attention_layers(self) -> int:
