@@ -92,6 +92,52 @@ class Mamba:
 
 
 @dataclass(frozen=True, slots=True)
+class LinearAttention:
+    """Gated linear attention by the delta rule (Gated DeltaNet, arXiv 2412.06464): each value head keeps a state of ``key_dim``
+    x ``value_dim`` numbers, and queries and keys are shared by the value heads of one key head."""
+
+    key_heads: int
+    value_heads: int
+    key_dim: int
+    value_dim: int
+    conv: int = 4
+    """Width of the causal convolution of queries, keys and values."""
+    chunk: int = 64
+    """Tokens worked on at once, as products of matrices (flash-linear-attention ops/gated_delta_rule)."""
+
+    def wrong(self) -> tuple[str, str, str] | None:
+        """The field, what is wrong with it and a hint; None where the dimensions fit one another."""
+        if self.value_heads % self.key_heads:
+            return "key_heads", f"{self.key_heads} key heads do not divide {self.value_heads} value heads", "check the dimensions"
+        return None
+
+    @property
+    def shown(self) -> str:
+        """Its dimensions for people to read."""
+        return f"{self.value_heads} heads, {self.key_heads} of keys, with a state of {self.key_dim} x {self.value_dim},"
+
+    @property
+    def keys(self) -> int:
+        """Channels of the keys, and of the queries."""
+        return self.key_heads * self.key_dim
+
+    @property
+    def values(self) -> int:
+        """Channels of the values, and of the gate."""
+        return self.value_heads * self.value_dim
+
+    @property
+    def conv_width(self) -> int:
+        """Channels of the convolution: queries, keys and values."""
+        return 2 * self.keys + self.values
+
+    @property
+    def in_width(self) -> int:
+        """Outputs of the first projection: queries, keys, values, gate, and for each value head step and decay."""
+        return self.conv_width + self.values + 2 * self.value_heads
+
+
+@dataclass(frozen=True, slots=True)
 class Encoder:
     """The encoder stack of an encoder-decoder (T5, Whisper, BART). Norms, biases, activation and MLP form
     are the decoder's."""
@@ -124,7 +170,7 @@ class Patches:
         return (self.image_size // self.patch_size) ** 2 + int(self.class_token)
 
 
-PARTS = {"moe": Moe, "mla": Mla, "encoder": Encoder, "patches": Patches, "mamba": Mamba}
+PARTS = {"moe": Moe, "mla": Mla, "encoder": Encoder, "patches": Patches, "mamba": Mamba, "linear_attention": LinearAttention}
 """Fields of an :class:`Architecture` that have dimensions of their own."""
 
 
@@ -143,11 +189,13 @@ LETTERS = {
     "M": Letter("state space", "mamba"),
     "*": Letter("attention", attends=True),
     "P": Letter("both side by side", "mamba", attends=True),
+    "L": Letter("linear attention", "linear_attention"),
     "-": Letter("MLP"),
     "E": Letter("experts", "moe"),
 }
 NEEDED_BY_LETTERS = {
     "mamba": ("mixer", "M and P in the pattern need a mixer, and a mixer needs one of them"),
+    "linear_attention": ("linear attention", "L in the pattern needs linear attention, and linear attention needs an L"),
     "moe": ("experts", "E in the pattern needs experts, and experts need an E"),
 }
 """What a part is called and which letters need it, for messages."""
@@ -165,8 +213,8 @@ class Extra:
 
 @dataclass(frozen=True, slots=True)
 class Architecture:
-    """Dimensions of a transformer or a hybrid of attention and state space. Shapes below use B batch, S sequence, H hidden,
-    F ffn, A heads, K kv_heads, D head_dim, V vocabulary."""
+    """Dimensions of a transformer or a hybrid of attention and state space or linear attention. Shapes below use B batch,
+    S sequence, H hidden, F ffn, A heads, K kv_heads, D head_dim, V vocabulary."""
 
     id: str
     name: str
@@ -217,10 +265,12 @@ class Architecture:
     mla: Mla | None = None
     moe: Moe | None = None
     mamba: Mamba | None = None
+    linear_attention: LinearAttention | None = None
     pattern: str = ""
     """Of a model whose layers differ in kind, the sub-blocks of each layer, a letter each, every sub-block with a norm and a
-    residual of its own: ``M`` state-space mixer, ``*`` attention, ``P`` both side by side, ``-`` MLP, ``E`` experts. With spaces
-    a word is a layer (``M- M- *-``), without each letter is (``M-M*-``). Empty: attention and MLP or experts in every layer."""
+    residual of its own: ``M`` state-space mixer, ``L`` linear attention, ``*`` attention, ``P`` state space and attention side by
+    side, ``-`` MLP, ``E`` experts. With spaces a word is a layer (``M- M- *-``), without each letter is (``M-M*-``). Empty:
+    attention and MLP or experts in every layer."""
     encoder: Encoder | None = None
     extra_parameters: int = 0
     """Parameters the fields above cannot express (patch embedding, pooler, classifier, ...), itemised in

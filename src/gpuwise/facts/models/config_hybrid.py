@@ -1,4 +1,5 @@
-"""Readers of configurations of state-space models and of hybrids with attention, one per ``model_type``.
+"""Readers of configurations of state-space models and of hybrids with attention, or of it and linear attention, one per
+``model_type``.
 
 Defaults are those of the configuration classes of Hugging Face transformers, given only where published configs rely on them.
 """
@@ -8,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
-from gpuwise.facts.models.architecture import Architecture, Mamba, Moe
+from gpuwise.facts.models.architecture import Architecture, LinearAttention, Mamba, Moe
 from gpuwise.facts.models.config_fields import Config
 
 _LETTERS = {"mamba": "M", "linear_attention": "M", "attention": "*", "full_attention": "*", "mlp": "-", "moe": "E"}
@@ -29,9 +30,11 @@ def _letters(c: Config, key: str, names: Sequence[str]) -> list[str]:
 
 def _architecture(c: Config, **fixed: Any) -> Architecture:
     """What all share; without attention the sizes that a split divides are the mixer's."""
-    mamba: Mamba = fixed["mamba"]
+    mamba: Mamba | None = fixed.get("mamba")
+    moe: Moe | None = fixed.get("moe")
     hidden = c.count("hidden_size")
-    heads = c.count("num_attention_heads", default=mamba.heads or 1)
+    heads = c.count("num_attention_heads", default=None if mamba is None else mamba.heads or 1)
+    width = mamba.inner if mamba is not None else None if moe is None else moe.expert_ffn
     values: dict[str, Any] = {
         "id": "config",
         "name": "config",
@@ -40,7 +43,7 @@ def _architecture(c: Config, **fixed: Any) -> Architecture:
         "heads": heads,
         "kv_heads": c.count("num_key_value_heads", default=heads),
         "head_dim": c.count("head_dim", "attention_head_dim", default=max(hidden // heads, 1)),
-        "ffn": c.count("intermediate_size", default=mamba.inner),
+        "ffn": c.count("intermediate_size", default=width),
         "vocab": c.count("vocab_size"),
         "max_seq_len": c.count("max_position_embeddings", default=2048),
         "position": "none",
@@ -197,6 +200,45 @@ def _nemotron_h(c: Config) -> Architecture:
     )
 
 
+def _qwen3_next(c: Config) -> Architecture:
+    """Qwen3-Next and the language models of Qwen3.5 and 3.6: every so many layers full attention with an output gate."""
+    n, every = c.count("num_hidden_layers"), c.count("full_attention_interval", default=4)
+    kinds = c.words("layer_types") or tuple("linear_attention" if (i + 1) % every else "full_attention" for i in range(n))
+    unknown = next((kind for kind in kinds if kind not in ("linear_attention", "full_attention")), None)
+    if unknown is not None:
+        raise c.error(f"layer_types has {unknown[:40]!r}", field="layer_types", hint="known: linear_attention, full_attention")
+    experts, step = c.maybe("num_experts", zero=True), c.count("decoder_sparse_step", default=1)
+    listed = c.values.get("mlp_only_layers")
+    dense = cast("list[object]", listed) if isinstance(listed, list) else []
+    mlps = ["E" if experts and i not in dense and (i + 1) % step == 0 else "-" for i in range(len(kinds))]
+    moe = None
+    if experts and "E" in mlps:
+        shared = c.count("shared_expert_intermediate_size")
+        active, width = c.count("num_experts_per_tok"), c.count("moe_intermediate_size")
+        moe = Moe(experts, active, width, n_shared=1, shared_ffn=shared, shared_gate=True)
+    linear = LinearAttention(
+        key_heads=c.count("linear_num_key_heads"),
+        value_heads=c.count("linear_num_value_heads"),
+        key_dim=c.count("linear_key_head_dim"),
+        value_dim=c.count("linear_value_head_dim"),
+        conv=c.count("linear_conv_kernel_dim", default=4),
+    )
+    return _architecture(
+        c,
+        n_layers=n,
+        linear_attention=linear if "linear_attention" in kinds else None,
+        moe=moe,
+        pattern=_pattern([("L" if kind == "linear_attention" else "*") + mlp for kind, mlp in zip(kinds, mlps, strict=True)]),
+        head_dim=c.count("head_dim", default=256),
+        position="rope",
+        qk_norm=True,
+        norm_in_fp32=True,
+        attention_output_gate=True,
+        prediction_layers=c.count("mtp_num_hidden_layers", default=0, zero=True),
+        **{**_bias(c), "mlp_bias": False},
+    )
+
+
 HYBRID_READERS: dict[str, Callable[[Config], Architecture]] = {
     "mamba": _mamba,
     "falcon_mamba": _mamba,
@@ -206,4 +248,7 @@ HYBRID_READERS: dict[str, Callable[[Config], Architecture]] = {
     "granitemoehybrid": _granite_hybrid,
     "falcon_h1": _falcon_h1,
     "nemotron_h": _nemotron_h,
+    "qwen3_next": _qwen3_next,
+    "qwen3_5_text": _qwen3_next,
+    "qwen3_5_moe_text": _qwen3_next,
 }

@@ -12,14 +12,15 @@ from gpuwise.workload.blocks.block import Block
 from gpuwise.workload.blocks.cross_attention import CrossAttention
 from gpuwise.workload.blocks.experts import Experts
 from gpuwise.workload.blocks.latent_attention import LatentAttention
+from gpuwise.workload.blocks.linear_attention import GatedDelta
 from gpuwise.workload.blocks.mlp import Mlp
 from gpuwise.workload.blocks.state_space import StateSpace
 
 ATTENTION, WINDOWED = Attention(), Attention(windowed=True)
 LATENT, LATENT_WINDOWED = LatentAttention(), LatentAttention(windowed=True)
-CROSS, MLP, EXPERTS, STATE_SPACE = CrossAttention(), Mlp(), Experts(), StateSpace()
+CROSS, MLP, EXPERTS, STATE_SPACE, LINEAR = CrossAttention(), Mlp(), Experts(), StateSpace(), GatedDelta()
 
-KINDS: tuple[Block, ...] = (ATTENTION, LATENT, CROSS, MLP, EXPERTS, STATE_SPACE)
+KINDS: tuple[Block, ...] = (ATTENTION, LATENT, CROSS, MLP, EXPERTS, STATE_SPACE, LINEAR)
 """One block of each kind."""
 REPEATED_APART = tuple(block for block in KINDS if block.repeated)
 
@@ -41,6 +42,7 @@ def blocks_of_letter(arch: Architecture, letter: str) -> tuple[Block, ...]:
     attention = attention_of(arch)
     by_letter: dict[str, tuple[Block, ...]] = {
         "M": (STATE_SPACE,),
+        "L": (LINEAR,),
         "*": (attention,),
         "P": (attention, STATE_SPACE),
         "-": (MLP,),
