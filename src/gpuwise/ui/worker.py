@@ -36,8 +36,8 @@ def main() -> None:
     with open(os.devnull, "r+b", buffering=0) as nowhere:  # noqa: PTH123
         for stream in (0, 1, 2):
             os.dup2(nowhere.fileno(), stream)
+    from gpuwise.cli import progress
     from gpuwise.cli.app import run
-    from gpuwise.cli.step import progress
 
     def tell(line: str) -> None:
         answers.write(json.dumps({"told": line}).encode() + b"\n")
