@@ -135,7 +135,7 @@ def test_what_was_run_can_be_kept_and_an_address_runs_nothing(own: Running, fold
     )
     asked = {"file": "fits.py", "function": "make_step", "on": "4090"}
     before = own.get("/export/own.json", **asked)
-    assert before.status == 422 and "was not run" in before.json["error"]
+    assert before.status == 422 and "has not run" in before.json["error"]
     assert own.get("/api/own", **asked).json == {"run": False}
     document = own.post("/api/capture", asked).json["document"]
     again = own.get("/api/own", **asked).json

@@ -51,7 +51,7 @@ def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
         ranks_document(tmp_path, 0.0)
     out = write_run(tmp_path / "a")
     (out / "rank-1.jsonl").write_text('{"event": "step"}\nnot json\n')
-    with pytest.raises(DataError, match="no journal"):
+    with pytest.raises(DataError, match="not the journal"):
         ranks_document(out, 0.0)
     (out / "settings.json").write_text("{}")
     with pytest.raises(InputError, match="settings"):
