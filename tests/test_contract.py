@@ -8,13 +8,14 @@ from __future__ import annotations
 import ast
 import doctest
 import hashlib
+import inspect
 import json
 import re
 import shutil
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
@@ -562,3 +563,58 @@ def test_commands_import_no_commands() -> None:
         there = {m.split(".")[2] for m in _imports(path) if m.startswith("gpuwise.cli.")}
         wrong += [f"{here}: {name}" for name in sorted(there & commands - {here}) if here in {*commands, "step"}]
     assert wrong == []
+
+
+# --- plain words ---
+
+DIALECT = re.compile(
+    r"\b(mend(s|ed)?|told|tells?|said|nobody|gives? out|at ease|counts none|none that|stands? on|of those that|one's own)\b"
+    r"|(?<!there )\b(is|are) no (?!longer\b)",
+    re.IGNORECASE,
+)
+"""Words that a reader from the field does not expect: fix, reported, default, has no, does not and is not are plain."""
+
+
+def _help_texts() -> Iterator[tuple[str, str]]:
+    from gpuwise.cli.app import build, every_command
+
+    app = build()
+    for name, command in every_command(app):
+        yield f"gpuwise {name}", f"{command.help}\n{(inspect.getdoc(command.default_command) or '').partition('Parameters')[0]}"
+        for argument in command.assemble_argument_collection(default_parameter=app.default_parameter, parse_docstring=True):
+            default = argument.parameter.show_default
+            yield (
+                f"gpuwise {name} {argument.name}",
+                f"{argument.parameter.help or ''} {default if isinstance(default, str) else ''}",
+            )
+
+
+def _error_texts() -> Iterator[tuple[str, str]]:
+    """The constant parts of what errors are made from, and of hints."""
+    for path in sorted(PACKAGE.rglob("*.py")):
+        source = path.read_text(encoding="utf-8")
+        if not DIALECT.search(re.sub(r'""".*?"""', "", source, flags=re.DOTALL)):
+            continue  # most files: parsing all of them takes seconds
+        for call in ast.walk(ast.parse(source)):
+            if not isinstance(call, ast.Call):
+                continue
+            name = getattr(call.func, "id", getattr(call.func, "attr", ""))
+            hints = [k.value for k in call.keywords if k.arg == "hint"]
+            for part in [*call.args, *hints] if name.endswith("Error") or name in ("refuse", "error") else hints:
+                for node in ast.walk(part):
+                    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                        yield f"{path.relative_to(PACKAGE)}:{node.lineno}", node.value
+
+
+def _page_texts() -> Iterator[tuple[str, str]]:
+    for page in ("README.md", "CONTRIBUTING.md"):
+        text = re.sub(r"```.*?```", "", (ROOT / page).read_text(encoding="utf-8"), flags=re.DOTALL)
+        yield from ((page, paragraph) for paragraph in text.split("\n\n"))
+
+
+@pytest.mark.parametrize("texts", [_help_texts, _error_texts, _page_texts], ids=["help", "errors", "pages"])
+def test_what_a_user_meets_first_is_in_plain_words(texts: Callable[[], Iterator[tuple[str, str]]]) -> None:
+    read = list(texts())
+    assert len(read) > 20
+    found = [f"{where}: {match[0].strip()!r} in {text[:200]!r}" for where, text in read for match in DIALECT.finditer(text)]
+    assert found == []
