@@ -53,7 +53,7 @@ def test_a_saved_answer_is_told_from_a_plan(tmp_path: Path, capsys: pytest.Captu
     assert run(["export", path, "--json"]) == 0
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["target"] == "vllm"
     assert run(["export", path, "--data", "x"]) == 2
-    assert "of training" in capsys.readouterr().err
+    assert "for training" in capsys.readouterr().err
     assert run(["export", path, "--out", str(tmp_path / "x")]) == 0 and (tmp_path / "x" / "serve.sh").stat().st_mode & 0o100
 
 

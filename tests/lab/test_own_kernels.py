@@ -196,7 +196,7 @@ def test_what_learners_get_wrong_is_found(body: str, kind: str, words: str) -> N
         ("return x[i]", "returns nothing"),
         ("s = cuda.shared.array(i, float32)", "a number of the text or of the module"),
         ("s = cuda.shared.array(32)", "a shape and a type"),
-        ("out[i] = x", "no number"),
+        ("out[i] = x", "not a number"),
         ("a, b = 1, 2, 3", "2 names for 3 values"),
         ("y = out[1:9:3]", "without steps"),
         ("out[i] = again(i)", "calls itself"),
@@ -274,7 +274,7 @@ def k(pairs, out):
     [
         ("out[i] = pairs[i].size", "not of this form"),
         ("out[i] = pairs[i].z", "no field z"),
-        ("out[i] = pairs[i]", "no number"),
+        ("out[i] = pairs[i]", "not a number"),
         ("pairs[i] = 1", "field by field"),
     ],
 )

@@ -89,7 +89,7 @@ def test_training_together_is_slower_than_apart_and_faster_than_alone() -> None:
 def test_makers_of_images_and_of_videos_are_told_apart() -> None:
     with pytest.raises(InputError, match="makes videos"):
         find_denoiser("wan")
-    with pytest.raises(InputError, match="no sound"):
+    with pytest.raises(InputError, match="does not read audio"):
         pass_job("speech", find_model("gpt2"))
 
 

@@ -149,7 +149,7 @@ def test_wrong_failed_and_older_answers_teach_nothing() -> None:
         replace(other, value=None, failed="out of memory", time_s=None),
     ]
     assert [r.value for r in newest(rows)] == [2.0]
-    with pytest.raises(DataError, match="no measurement"):
+    with pytest.raises(DataError, match="has not been measured"):
         fit_device(rows[2:], L40S)
 
 
@@ -269,7 +269,7 @@ def test_a_card_of_no_catalogue_that_was_not_measured_gives_no_number() -> None:
         unknown(None)
     assert "bench --calibrate" in (caught.value.hint or "")
     found = replace(fit_device(products(L40S, constant(1.0), n=3), None), rates={"bf16": 1e14, "memory": 1e12})
-    with pytest.raises(DataError, match="how much memory"):
+    with pytest.raises(DataError, match="does not report the memory"):
         unknown(found, memory_bytes=None)
 
 

@@ -23,7 +23,7 @@ def test_the_answer_comes_first_and_fits(width: int, monkeypatch: pytest.MonkeyP
     assert lines[0].startswith("GPT-2") and lines[1].strip().startswith("$") and "CO2e" in "".join(lines[:6])
     assert max(len(line) for line in lines) <= width
     text = "\n".join(lines)
-    for title in ("The bill", "Power while training", "Stops and checkpoints", "Mind"):
+    for title in ("The bill", "Power while training", "Stops and checkpoints", "Warnings"):
         assert f"\n{title}" in text
     for item in ("training", "evaluation", "lost work", "restarts", "accelerators", "hosts", "at the meter", "total"):
         assert f"\n  {item}" in text

@@ -198,7 +198,7 @@ def test_the_script_the_dockerfile_and_the_compose_file_are_written_once(
     assert "\nFROM nvidia/cuda:" in (place / "Dockerfile").read_text(encoding="utf-8")
     assert "driver: nvidia" in (place / "compose.yaml").read_text(encoding="utf-8")
     again = with_torch("--fix-plan", "mend.sh", on=fake)
-    assert again.code == 2 and "is there already" in again.err and "hint:" in again.err
+    assert again.code == 2 and "already exists" in again.err and "hint:" in again.err
 
 
 def test_a_dash_prints_instead(doctor: Inside, fake_nvml: Callable[..., FakeNvml]) -> None:

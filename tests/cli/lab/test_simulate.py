@@ -62,7 +62,7 @@ def test_ones_own_kernel(gpuwise: Callable[..., Any], tmp_path: Path, monkeypatc
         ("gather --on mi300x", "no CUDA"),
         ("nothing.py:k --grid 1 --block 32", "cannot be read"),
         ("nothing.py:k", "a grid and a block"),
-        ("nothing.py:k --grid 1 --block 32 --arg x", "no argument"),
+        ("nothing.py:k --grid 1 --block 32 --arg x", "not an argument"),
         ("gather --against nope", "EPYC 9654"),
     ],
 )

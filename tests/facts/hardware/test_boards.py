@@ -115,7 +115,7 @@ def test_an_estimate_is_called_weak():
         (",retail,", ",maybe,", "obtainable"),
         ("2026-01-31", "2026-02-31", "obtainable_as_of"),
         ("nvidia-l4-datasheet,,", "hearsay,,", "not in sources.csv"),
-        ("nvidia-l4-datasheet,,\n", "nvidia-l4-datasheet,width,\n", "no column"),
+        ("nvidia-l4-datasheet,,\n", "nvidia-l4-datasheet,width,\n", "not a column"),
     ],
 )
 def test_bad_rows_are_refused(old, new, says):

@@ -31,7 +31,7 @@ def test_a_target_is_met_up_to_its_limit_and_by_nothing_that_was_not_reached() -
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "no target"),
+        ("", "not a target"),
         ("ttft_p95", "no target"),
         ("ttft_p95=", "no target"),
         ("speed_p95=1s", "unknown latency"),

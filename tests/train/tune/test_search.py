@@ -316,8 +316,8 @@ def test_an_unsteady_machine_is_not_called_one_where_nothing_is_faster(
     assert "levers to try in" in said[1]
     show(result, Patch("", ()), "script.py", None)
     words = " ".join(capsys.readouterr().out.split())
-    assert "It could not be told whether" in words
-    assert re.search(r"more pairs? of runs would: --resume --minutes \d+|Longer runs would tell", words)
+    assert "It is unclear whether" in words
+    assert re.search(r"more pairs? of runs would show it: --resume --minutes \d+|Longer runs would show it", words)
 
 
 @pytest.mark.parametrize(

@@ -118,7 +118,7 @@ def _show(answers: list[PassCapacity], workload: str) -> None:
     to.print(table)
     if first.point is None:
         to.print()
-        to.print(f"A request that meets nobody takes {format_duration(first.alone_s)}: no number of GPUs mends that.")
+        to.print(f"A request alone takes {format_duration(first.alone_s)}: more GPUs do not help.")
     to.print()
     shared = " GPUs share one queue." if any(a.accelerators > 1 for a in answers[:ROWS]) else ""
     to.print(_batches(first) + "; kernels alone, without the network and the reading of files." + shared, style="dim")
@@ -145,7 +145,7 @@ def _batches(answer: PassCapacity) -> str:
         return f"{answer.items.capitalize()} are made one after the other"
     if delay == float("inf"):
         return f"Batches of {most} wait until they are full"
-    held = f", held back {format_duration(delay)} at most until they are full" if delay else ""
+    held = f", waiting at most {format_duration(delay)} to fill" if delay else ""
     return f"Batches of up to {most} form while the one before runs{held}"
 
 

@@ -255,7 +255,7 @@ def _fleet(answer: Capacity, served: Recommendation) -> RenderableType:
                 "following the load", f"{format_usd(f.usd_per_million_following)} written, where replicas come and go by the hour"
             )
     else:
-        table.add_row("rent", "nobody is known to rent it")
+        table.add_row("rent", "no known rental offer")
     if f.wh_per_million is not None and f.power_w is not None:
         table.add_row("energy", f"{f.wh_per_million:,.0f} Wh a million tokens written, {f.power_w / 1000:.3g} kW")
     return table

@@ -168,7 +168,7 @@ def _notes(to: Console, plan: Plan[Any], cost: RunCost) -> None:
     table = grid(2, pad=1)
     for line in sentences:
         table.add_row("-", line)
-    section(to, "Mind", table)
+    section(to, "Warnings", table)
     if plan.published:
         table = grid(2, pad=1)
         for line in plan.published:

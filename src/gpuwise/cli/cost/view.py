@@ -43,7 +43,7 @@ def show_rent_or_own(result: RentOrOwn, cost_steps: CostSteps | None = None) -> 
         table = grid(2, pad=1)
         for note in result.notes:
             table.add_row("-", capital(note))
-        section(to, "Mind", table)
+        section(to, "Warnings", table)
 
 
 def dollars(value: float) -> str:
@@ -187,7 +187,7 @@ def _assumed(to: Console, r: RentOrOwn) -> None:
     table.header = False
     for a in assumptions:
         table.add_row(a.label, _marked(a), a.source)
-    section(to, f"Assumed ({P80} ranges; ~ an estimate nobody measured)", table)
+    section(to, f"Assumed ({P80} ranges; ~ an estimate, not measured)", table)
     n_more = len(r.assumptions) - len(assumptions)
     if n_more > 0:
         to.print(f"  and {n_more} more, each with its source: --json or --html FILE")
@@ -268,5 +268,5 @@ def fleet_words(answer: Capacity) -> str:
     return (
         f"{answer.arch.name} for {answer.load.title}, {who}: {copies} at the peak ({s.configuration.words}), "
         f"{f.cluster.n_accelerators} {f.cluster.accelerator.name}, {f.mean_accelerators:.3g} over the day."
-        + ("" if never is None else f" Mind: {never}.")
+        + ("" if never is None else f" Note: {never}.")
     )

@@ -1,4 +1,4 @@
-"""``gpuwise doctor``: is this machine ready, and if not, what exactly mends it?"""
+"""``gpuwise doctor``: check this machine's GPU setup and print the commands that fix it."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ def show_diagnosis(d: Diagnosis, *, notes: bool = False) -> None:
         if notes or note.id == "no-gpu":
             _note(to, note)
     if n:
-        to.print("\ngpuwise doctor --fix-plan mend.sh writes these steps as a script.", style="dim")
+        to.print("\ngpuwise doctor --fix-plan fix.sh writes these steps as a script.", style="dim")
     elif d.notes and not notes and any(note.id != "no-gpu" for note in d.notes):
         to.print("--notes shows what is good to know.", style="dim")
 

@@ -100,4 +100,7 @@ def _show(one: Exercise, judged: Judgement | None, hint: int | None, solution: b
         to.print(f"  {answer.command}", style="dim")
     elif judged is None or not judged.right:
         more = min((hint or 0) + 1, len(one.hints))
-        to.print(f"  gpuwise lab exercise {one.number} YOUR_NUMBER judges it; --hint {more} helps, --solution tells", style="dim")
+        to.print(
+            f"  gpuwise lab exercise {one.number} YOUR_NUMBER checks it; --hint {more} helps, --solution shows the answer",
+            style="dim",
+        )

@@ -38,7 +38,7 @@ MARKS = {
     "4": "done with a change (4-bit weights, lighter states)",
     "p": "software partial or unknown",
     "l": "list price without a date",
-    "?": "nobody seen to offer that many in one machine",
+    "?": "no known offer of that many in one machine",
     "+": "with the machine around it",
     "d": "derived from its family",
     "s": "predicted from its specification",

@@ -86,7 +86,7 @@ def _show(plan: Plan[TrainingEstimate]) -> None:
     _alternatives(to, plan, best)
     _bullets(to, "Why", plan.reasons)
     _bullets(to, "Others", plan.published)
-    _bullets(to, "Mind", plan.warnings, "yellow")
+    _bullets(to, "Warnings", plan.warnings, "yellow")
     _bullets(to, "Assumed", plan.goal.assumed, "dim")
     _run(to, plan, best)
     _foot(to, plan, best)
@@ -346,7 +346,7 @@ def _run(to: Console, plan: Plan[TrainingEstimate], best: Option[TrainingEstimat
         to.print(f"  {tool.version} has no option for: {'; '.join(missing)}{other}", style="yellow")
     else:
         to.print(
-            f"  gpuwise export writes the whole of it: model, data and checkpoints, for {tool.version} and others", style="dim"
+            f"  gpuwise export writes the complete files: model, data and checkpoints, for {tool.version} and others", style="dim"
         )
 
 
@@ -358,7 +358,7 @@ def _foot(to: Console, plan: Plan[TrainingEstimate], best: Option[TrainingEstima
         f"{plain(s.strategies)} strategies evaluated in {format_duration(s.seconds)}, {plain(s.fitting)} "
         "fit. "
         f"Time: {BASIS[best.estimate.step_time_s.basis]}. Memory: {best.estimate.memory_bytes.basis}. "
-        "Times of runs hold failures, checkpoints and evaluation.",
+        "Run times include failures, checkpoints and evaluation.",
         style="dim",
     )
 

@@ -73,12 +73,12 @@ def _could_not_tell(result: Result) -> str:
     """That it is not known, why, and what would tell."""
     n = len(result.open_ones)
     noise = "" if result.spread is None else f": runs of the same levers lie {result.spread:.0%} apart here"
-    said = f"It could not be told whether {n} lever{'s are' if n > 1 else ' is'} faster{noise}."
+    said = f"It is unclear whether {n} lever{'s are' if n > 1 else ' is'} faster{noise}."
     pairs = result.pairs_missing
     if pairs is None:
-        return f"{said} Longer runs would tell: more --steps, begun anew, or a quieter machine."
+        return f"{said} Longer runs would show it: more --steps in a new tuning, or a quieter machine."
     minutes = math.ceil(pairs * result.pair_s / 60.0) + 1
-    return f"{said} {pairs} more pair{'s' if pairs > 1 else ''} of runs would: --resume --minutes {minutes}."
+    return f"{said} {pairs} more pair{'s' if pairs > 1 else ''} of runs would show it: --resume --minutes {minutes}."
 
 
 def _by_hand(out: Console, result: Result, patch: Patch) -> None:

@@ -117,7 +117,7 @@ def plan(document: Mapping[str, Any]) -> list[str]:
     body += [heading("One change"), _changes(d["neighbours"])] if d["neighbours"] else []
     for title, place in (
         ("Why", d["reasons"]),
-        ("Mind", d["warnings"]),
+        ("Warnings", d["warnings"]),
         ("Others", d["published"]),
         ("Assumed", d["goal"]["assumed"]),
     ):

@@ -51,7 +51,7 @@ def capacity(document: Mapping[str, Any]) -> list[str]:
         _rates(served["curve"]),
     ]
     body += [heading("One change"), _changes(d["changes"])] if d["changes"] else []
-    body += [heading("Mind"), notes(sentences(d["notes"]))] if d["notes"] else []
+    body += [heading("Notes"), notes(sentences(d["notes"]))] if d["notes"] else []
     commands = "".join(_command(c) for c in (*served["start_all"], *served["load_tests"]))
     return [*body, heading("Start it, measure it"), commands]
 

@@ -133,7 +133,7 @@ def test_half_a_byte_is_refused() -> None:
     def halves(batch: int) -> Capture:
         return replace(step(batch), storage_bytes=step(batch).storage_bytes + np.array([0, 0, batch // 2]))
 
-    with pytest.raises(UnpredictableError, match="no whole number"):
+    with pytest.raises(UnpredictableError, match="not a whole number"):
         sweep_of({4: halves(4), 8: halves(8)}).at(7)
 
 
