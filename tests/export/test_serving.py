@@ -34,7 +34,7 @@ def test_the_command_of_the_answer_is_the_script() -> None:
 def test_another_engine_and_no_answer_are_refused() -> None:
     for document, wanted, said in (
         (_document(), "sglang", "for vllm, not for sglang"),
-        ({"model": "b", "on": "L4", "served": None}, None, "keeps the targets"),
+        ({"model": "b", "on": "L4", "served": None}, None, "meets the targets"),
         ({"served": _document()["served"]}, None, "object missing required field model"),
         ({**_document(), "served": {"start": {}}}, None, "served.start: object missing required field for"),
         (_document("llama.cpp"), None, "no server 'llama.cpp'"),

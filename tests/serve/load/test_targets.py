@@ -32,8 +32,8 @@ def test_a_target_is_met_up_to_its_limit_and_by_nothing_that_was_not_reached() -
     ("text", "message"),
     [
         ("", "not a target"),
-        ("ttft_p95", "no target"),
-        ("ttft_p95=", "no target"),
+        ("ttft_p95", "not a target"),
+        ("ttft_p95=", "not a target"),
         ("speed_p95=1s", "unknown latency"),
         ("ttft_p0=1s", "neither mean nor"),
         ("ttft_p100=1s", "neither mean nor"),

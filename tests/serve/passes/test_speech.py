@@ -47,5 +47,5 @@ def test_time_grows_with_windows_and_tokens_and_a_smaller_decoder_writes_faster(
 
 def test_only_what_hears_is_served() -> None:
     assert reads_sound(LARGE) and not reads_sound(find_model("bart-base")) and not reads_sound(find_model("bert-base"))
-    with pytest.raises(InputError, match="no sound"):
+    with pytest.raises(InputError, match="does not read audio"):
         speech_time(find_model("bart-base"), one("l4"), VLLM, 1, 100)
