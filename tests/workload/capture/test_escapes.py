@@ -92,7 +92,7 @@ def test_processes_that_train_are_refused(way: str, tmp_path: Path, monkeypatch:
 
 @pytest.mark.parametrize("way", THREADS)
 def test_threads_end_before_they_train(way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(InputError, match=r"train.py:\d+ in train: Linear is used in a thread of its own") as error:
+    with pytest.raises(InputError, match=r"train.py:\d+ in train: Linear is used in its own thread") as error:
         captured(tmp_path, THREADS[way], monkeypatch)
     assert "main thread" in str(error.value.hint) and not (tmp_path / "finished").exists()
 
