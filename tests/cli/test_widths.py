@@ -35,7 +35,7 @@ CASES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("--help", ("Usage", "plan", "prices")),
     ("plan --help", ("--tokens", "--json")),
     ("pick --help", ("--budget", "--json")),
-    ("cost --help", ("--hours", "--json")),
+    ("cost own --help", ("--hours", "--json")),
     ("top --help", ("--once", "--json")),
     ("plan llama-3.1-8b --on 8xH100-SXM --tokens 15B", (r"2\.\d+ days", r"\$1,\d{3}", "MFU", "GiB", "micro-batch", "torchrun")),
     ("plan gpt2 --tokens 10B", (r"\$/GPU h", r"cost", r"\d+x RTX", "MFU")),

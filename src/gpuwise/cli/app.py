@@ -12,8 +12,8 @@ import errno
 import itertools
 import re
 import sys
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, TextIO, cast
+from collections.abc import Generator, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 from cyclopts import App, CycloptsError, Group, Parameter
 
@@ -132,10 +132,6 @@ class _Help:
                 text.plain = "\n\n".join(" ".join(part.split()) for part in text.plain.split("\n\n"))
         self._plain_format()(console, options, panel)
 
-    def render_description(self, console: Console, options: ConsoleOptions, description: Any) -> None:
-        console.file = trimmed(cast("TextIO", console.file))
-        self._plain_format().render_description(console, options, description)
-
     @staticmethod
     def _plain_format() -> DefaultFormatter:
         from cyclopts.help.formatters import DefaultFormatter  # with rich, for a help page only
@@ -162,7 +158,8 @@ def run(arguments: Sequence[str] | None = None) -> int:
         return _refuse(words, f"{empty} is empty", "give it a value, or remove it", 2)
     try:
         try:
-            result = build()(words, exit_on_error=False, print_error=False)
+            with _trimmed_help(words):
+                result = build()(words, exit_on_error=False, print_error=False)
         except GpuwiseError as error:
             code = getattr(error, "exit_code", 2 if isinstance(error, InputError) else 1)  # of a script: its own
             result = _refuse(words, error.message, error.hint or usual_hint(error), code)
@@ -183,6 +180,17 @@ def run(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     return result if isinstance(result, int) else 0
+
+
+@contextlib.contextmanager
+def _trimmed_help(words: Sequence[str]) -> Generator[None]:
+    """A help page without blanks at line ends, where it is not shown on a terminal."""
+    own = words[: words.index("--")] if "--" in words else words
+    if not words or {"--help", "-h"} & set(own):
+        with contextlib.redirect_stdout(trimmed(sys.stdout)):
+            yield
+    else:
+        yield
 
 
 SCRIPTED = ("run", "tune")
