@@ -77,19 +77,21 @@ def own(
     chosen = [name for name, value in options.items() if value is not None]
     if simple:
         refuse(chosen, "changes nothing under --simple", "leave one of them out", OF_SIMPLE)
-    if owned.opex_per_month is not None:
-        refuse(OF_OPEX.intersection(chosen), "changes nothing under --opex-per-month", "leave one of them out")
+    refuse_beside_one_sum(owned)
     if rules:
-        refuse(
-            [*chosen, *(["simple"] if simple else [])],
-            "changes nothing under --rules",
-            "leave one of them out",
-            OF_RULES | {"rules"},
-        )
+        chosen += ["simple"] * simple
+        refuse(chosen, "changes nothing under --rules", "leave one of them out", OF_RULES | {"rules"})
         return _rules(on, usage.years, owned, rented, country, drawn.seed, money, json)
     return answer_hours(
         on, usage, owned, rented, country, drawn, money, html=html, svg=svg, json=json, simple=simple, steps=steps
     )
+
+
+def refuse_beside_one_sum(owned: OwningOptions) -> None:
+    """Raises InputError for an option that --opex-per-month replaces."""
+    if owned.opex_per_month is not None:
+        replaced = [name for name in given(owned, OWNED_AS_KNOWN) if name in OF_OPEX]
+        refuse(replaced, "changes nothing under --opex-per-month", "leave one of them out")
 
 
 def answer_hours(

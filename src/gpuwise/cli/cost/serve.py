@@ -17,8 +17,8 @@ from gpuwise.cli.cost.input import (
     RentingOptions,
     ServingOptions,
 )
-from gpuwise.cli.cost.own import AS_MANY, IN_DOLLARS, OF_OPEX, OWNED_AS_KNOWN, RENTED_AS_KNOWN, answer_hours
-from gpuwise.cli.options import given, rate_per_s, refuse
+from gpuwise.cli.cost.own import AS_MANY, IN_DOLLARS, OWNED_AS_KNOWN, RENTED_AS_KNOWN, answer_hours, refuse_beside_one_sum
+from gpuwise.cli.options import rate_per_s
 from gpuwise.errors import InputError
 
 if TYPE_CHECKING:
@@ -68,13 +68,7 @@ def serve(
 
     if served.rate is None and served.users is None:
         raise InputError("the load is missing", hint="--rate 20/s or --users 500")
-    if owned.opex_per_month is not None:
-        refuse(
-            given(owned, OWNED_AS_KNOWN),
-            "changes nothing under --opex-per-month",
-            "leave one of them out",
-            set(given(owned, OWNED_AS_KNOWN)) - OF_OPEX,
-        )
+    refuse_beside_one_sum(owned)
     fleet = served_fleet(model, on, served, datetime.date.today())
     hours = hours_of(fleet, DemandOptions(**asdict(usage)))
     on = f"{fleet.cluster.system.count}x{fleet.cluster.accelerator.id}"
@@ -84,27 +78,26 @@ def serve(
 def served_fleet(model: str, on: str, served: ServingOptions, today: datetime.date) -> Capacity:
     """What carries the load on ``on``. Raises InputError where nothing keeps the targets."""
     from gpuwise.cli.progress import progress
-    from gpuwise.serve.capacity.answer import capacity_on
-    from gpuwise.serve.capacity.api import question
+    from gpuwise.serve.capacity.api import capacity
     from gpuwise.serve.load.targets import as_option
 
     if served.rate is not None and served.users is not None:
         raise InputError("--rate and --users say the load twice", hint="give one of them")
-    asked = question(
-        model,
-        on,
-        workload=served.workload or "chat",
-        slo=served.slo,
-        requests_per_s=None if served.rate is None else rate_per_s(served.rate),
-        users=served.users,
-        today=today,
-    )
     with progress("simulating") as say:
-        answer = capacity_on(asked, explain=False, progress=say)
+        answer = capacity(
+            model,
+            on,
+            workload=served.workload or "chat",
+            slo=served.slo,
+            requests_per_s=None if served.rate is None else rate_per_s(served.rate),
+            users=served.users,
+            today=today,
+            progress=say,
+        )
     if answer.served is None:
         feasible = None if answer.miss is None else answer.miss.feasible
         raise InputError(
-            f"nothing on {on} meets " + ", ".join(t.words for t in asked.targets),
+            f"nothing on {on} meets " + ", ".join(t.words for t in answer.targets),
             hint=f"--slo {as_option(feasible.targets)} is feasible"
             if feasible is not None
             else f"gpuwise capacity {model} --on {on} shows what comes nearest",

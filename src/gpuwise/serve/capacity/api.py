@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+from collections.abc import Callable
 from pathlib import Path
 
 from gpuwise.facts.hardware.naming import USUAL, find_cluster
@@ -31,45 +32,15 @@ def capacity(
     bits: tuple[int, ...] = USUAL_BITS,
     today: datetime.date | None = None,
     explain: bool = False,
+    progress: Callable[[str], None] | None = None,
 ) -> Capacity:
     """How much ``on`` carries of ``workload`` (or of a recorded ``trace``) with ``model`` within the targets ``slo``
     (``ttft_p95=1s,itl_p99=50ms``; None: a time to first token typical for the workload, then reading speed), and the fleet
     for ``requests_per_s`` or for so many ``users``, who wait ``think_s`` before the next question.
 
-    ``engine`` may have a version (``vllm@0.19.0``); ``explain`` adds what single changes would bring. Raises InputError and
-    UnknownNameError for what cannot be meant, UnpredictableError where no kernel has a rate.
+    ``engine`` may have a version (``vllm@0.19.0``); ``explain`` adds what single changes would bring; ``progress`` hears what is
+    being done. Raises InputError and UnknownNameError for what cannot be meant, UnpredictableError where no kernel has a rate.
     """
-    asked = question(
-        model,
-        on,
-        workload=workload,
-        trace=trace,
-        slo=slo,
-        requests_per_s=requests_per_s,
-        users=users,
-        think_s=think_s,
-        engine=engine,
-        bits=bits,
-        today=today,
-    )
-    return capacity_on(asked, explain=explain)
-
-
-def question(
-    model: str,
-    on: str,
-    *,
-    workload: str = "chat",
-    trace: str | Path | None = None,
-    slo: str | None = None,
-    requests_per_s: float | None = None,
-    users: int | None = None,
-    think_s: float = THINK_S,
-    engine: str = DEFAULT_ENGINE,
-    bits: tuple[int, ...] = USUAL_BITS,
-    today: datetime.date | None = None,
-) -> Question:
-    """What :func:`capacity` answers; parameters and errors are its own."""
     arch = find_model(model)
     check_model(arch)
     stored, formats = stored_as(model, arch, None if engine == DEFAULT_ENGINE else engine, None if bits == USUAL_BITS else bits)
@@ -81,7 +52,7 @@ def question(
     load = Load(source, arch.max_seq_len)
     name, _, version = (stored or DEFAULT_ENGINE).partition("@")
     rate = load.recorded_rate_per_s if requests_per_s is None and users is None else requests_per_s
-    return Question(
+    asked = Question(
         arch,
         find_cluster(on, prefer=USUAL),
         load,
@@ -90,3 +61,4 @@ def question(
         today or datetime.date.today(),
         Requirements(name, version or None, USUAL_BITS if formats is None else formats),
     )
+    return capacity_on(asked, explain=explain, progress=progress or (lambda words: None))
