@@ -148,9 +148,9 @@ def sweep(
         if faster_than_s is not None:
             parts = _hopeful(arch, cluster, parts, faster_than_s)
         chunks = [chunk for part in parts for chunk in part.cut()]
-        if remembered is not None:
+        if costs.own_host and remembered is not None:
             # operations timed one by one take long: only of points that fit some way
-            fit = {i for chunk in chunks for i in chunk.fitting_points(arch, cluster)} if costs.own_host else ()
+            fit = {i for chunk in chunks for i in chunk.fitting_points(arch, cluster)}
             costs = point_costs(arch, shared.points, cluster.system, timed=fit)
             chunks = [replace(chunk, costs=costs) for chunk in chunks]
         tasks += chunks
