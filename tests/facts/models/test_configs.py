@@ -22,7 +22,7 @@ from gpuwise.workload.transformer.parameters import count_parameters
 
 CONFIGS: dict[str, dict[str, Any]] = json.loads((Path(__file__).parent / "model_configs.json").read_text())
 """The keys of published config.json files that hold dimensions, by catalogue id; from the Hugging Face page
-of the model's first id, file config.json."""
+of the model's first id, file config.json, or (models of late 2025 and 2026) as transformers 5.24 writes the same dimensions."""
 CATALOGUE_ONLY = {
     "id",
     "name",

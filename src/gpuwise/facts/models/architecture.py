@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -201,6 +202,11 @@ NEEDED_BY_LETTERS = {
 """What a part is called and which letters need it, for messages."""
 WITHOUT_PATTERN = ("moe",)
 """Parts that models without a pattern may have too."""
+
+
+def spelled_out(pattern: str) -> str:
+    """``pattern`` with each ``3x(M- *-)`` written three times."""
+    return re.sub(r"(\d+)x\(([^()]*)\)", lambda found: " ".join([found[2]] * int(found[1])), pattern)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from typing import Any, cast
 
 from gpuwise.errors import DataError, FieldError, InputError, UnknownNameError
 from gpuwise.facts.loading import shipped_text
-from gpuwise.facts.models.architecture import PARTS, Architecture, Extra, Mla
+from gpuwise.facts.models.architecture import PARTS, Architecture, Extra, Mla, spelled_out
 from gpuwise.facts.models.checks import check_architecture
 from gpuwise.facts.models.names import NameTable, resolve_model_name
 from gpuwise.facts.models.stored import format_in_name
@@ -163,6 +163,8 @@ def _catalogue_entry(key: str, family: str, row: dict[str, Any]) -> Architecture
     hub = tuple(values.pop("hf", ()))
     if hub and "source" not in values:
         values["source"] = f"https://huggingface.co/{hub[0]}"
+    if "pattern" in values:
+        values["pattern"] = spelled_out(values["pattern"])
     for name, part in PARTS.items():
         if name in values:
             values[name] = part(**({"q_lora_rank": None} if part is Mla else {}) | values[name])

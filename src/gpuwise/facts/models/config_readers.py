@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 from gpuwise.facts.models.architecture import Architecture, Mla, Moe
 from gpuwise.facts.models.config_classic import CLASSIC_READERS
@@ -270,12 +270,18 @@ def _routed(c: Config, *, correction: bool) -> Moe:
         ffn,
         n_shared=n_shared,
         shared_ffn=n_shared * ffn,
-        first_dense=c.count("first_k_dense_replace", default=0, zero=True),
+        first_dense=c.count("first_k_dense_replace", default=leading_dense(c), zero=True),
         every=c.count("moe_layer_freq", default=1),
         router_bias=correction,
         groups=c.count("n_group", default=1) if limited else 1,
         top_groups=c.count("topk_group", default=1) if limited else 1,
     )
+
+
+def leading_dense(c: Config) -> int:
+    """Dense layers before the first with experts, by ``mlp_layer_types``; 0 where there is no such list."""
+    kinds = c.words("mlp_layer_types")
+    return next((i for i, kind in enumerate(kinds) if kind != "dense"), 0)
 
 
 def _latent(c: Config) -> Mla:
@@ -297,7 +303,7 @@ def _deepseek_latent(c: Config) -> Architecture:
     mla = _latent(c)
     moe = None
     if c.has("n_routed_experts"):
-        corrected = ("deepseek_v3", "deepseek_v32", "glm_moe_dsa")
+        corrected = ("deepseek_v3", "deepseek_v32", "glm_moe_dsa", "glm4_moe_lite")
         correction = c.word("topk_method", "") == "noaux_tc" or c.word("model_type", "") in corrected
         moe = _routed(c, correction=correction)
     notes = ("the index heads of its sparse attention are left out",) if c.has("index_topk") else ()
@@ -406,6 +412,41 @@ def _dots(c: Config) -> Architecture:
     return _base(c, moe=_routed(c, correction=True), qk_norm=True, **_bias_flags(c))
 
 
+def _ernie_moe(c: Config) -> Architecture:
+    """ERNIE 4.5: experts from one layer on, a score correction per expert, biases only where ``use_bias`` says so."""
+    ffn, bias = c.count("moe_intermediate_size"), c.flag("use_bias", False)
+    n_shared = c.count("moe_num_shared_experts", default=0, zero=True)
+    moe = Moe(
+        c.count("moe_num_experts"),
+        c.count("moe_k"),
+        ffn,
+        n_shared=n_shared,
+        shared_ffn=n_shared * ffn,
+        first_dense=c.count("moe_layer_start_index", default=1, zero=True),
+        every=c.count("moe_layer_interval", default=1),
+        router_bias=True,
+    )
+    tied = c.flag("tie_word_embeddings", True)
+    return _base(c, moe=moe, qkv_bias=bias, attention_out_bias=bias, mlp_bias=bias, tied_embeddings=tied)
+
+
+def _hunyuan(c: Config) -> Architecture:
+    """Hunyuan writes one number for all layers, or a list of equal ones."""
+    values = dict(c.values)
+    for key in ("moe_topk", "moe_intermediate_size", "num_shared_expert"):
+        listed = values.get(key)
+        if isinstance(listed, list):
+            if len(set(cast("list[object]", listed))) != 1:
+                raise c.error(f"{key} differs between layers", field=key, hint="such layers are not described")
+            values[key] = listed[0]
+    c, moe = Config(values, c.file), None
+    if c.count("num_experts", default=1) > 1:
+        ffn = c.count("moe_intermediate_size", default=c.count("intermediate_size"))
+        n_shared = c.count("num_shared_expert", default=1, zero=True)
+        moe = Moe(c.count("num_experts"), c.count("moe_topk"), ffn, n_shared=n_shared, shared_ffn=n_shared * ffn)
+    return _base(c, moe=moe, qk_norm=c.flag("use_qk_norm", True), **_bias_flags(c))
+
+
 def _dbrx(c: Config) -> Architecture:
     attention, ffn = c.part("attn_config"), c.part("ffn_config")
     width, heads, hidden = ffn.count("ffn_hidden_size"), c.count("n_heads"), c.count("d_model")
@@ -480,6 +521,8 @@ READERS: dict[str, Reader] = {
     "llama": _llama,
     "mistral": _mistral,
     "ministral": _mistral,
+    "ministral3": _mistral,
+    "mistral4": _deepseek_latent,
     "mixtral": _mixtral,
     "smollm3": _tied_llama,
     "granite": _llama,
@@ -488,6 +531,10 @@ READERS: dict[str, Reader] = {
     "Yi": _llama,
     "aquila": _llama,
     "ernie4_5": _tied_llama,
+    "ernie4_5_moe": _ernie_moe,
+    "hunyuan_v1_dense": _hunyuan,
+    "hunyuan_v1_moe": _hunyuan,
+    "solar_open": _glm4_moe,
     "qwen2": _qwen2,
     "qwen2_moe": _qwen2_moe,
     "qwen3": _qwen3,
@@ -517,6 +564,7 @@ READERS: dict[str, Reader] = {
     "deepseek_v3": _deepseek_latent,
     "deepseek_v32": _deepseek_latent,
     "glm_moe_dsa": _deepseek_latent,
+    "glm4_moe_lite": _deepseek_latent,
     "mimo": _qwen2,
     "kimi_k2": _deepseek_latent,
     "glm": _glm,
