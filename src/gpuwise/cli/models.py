@@ -172,6 +172,14 @@ def _dimensions(a: Architecture) -> list[tuple[str, str]]:
                 f"{a.window:,} tokens" + (f", one layer in {a.global_every} global" if a.global_every else ""),
             )
         )
+    if a.global_attention is not None:
+        g = a.global_attention
+        one = ", of one projection" if g.keys_are_values else ""
+        rows.append(("global layers", f"{g.heads} query, {g.kv_heads} key-value{one}, {g.head_dim} wide"))
+    if a.shared_cache is not None:
+        rows.append(("shared cache", f"the last {a.shared_cache.layers} layers, with {a.shared_cache.ffn:,} feed-forward"))
+    if a.per_layer_embedding:
+        rows.append(("per-layer input", f"{a.per_layer_embedding} wide, from a table for each layer"))
     if a.encoder is not None:
         rows.append(("encoder", f"{a.encoder.n_layers} layers of {a.encoder.hidden}"))
     return rows

@@ -164,7 +164,7 @@ def weight_bytes_read(arch: Architecture, weights: str, experts: str | None = No
     of the experts those that one of them is sent to by the skewed routing of real text. Raises UnknownNameError."""
     form, narrow = _formats(weights, experts)
     count = count_parameters(arch)
-    gathered = 0 if arch.tied_embeddings else arch.vocab * arch.hidden
+    gathered = arch.vocab * ((0 if arch.tied_embeddings else arch.hidden) + arch.n_layers * arch.per_layer_embedding)
     active = count.active - (count.total - count.experts)
     if tokens > 1 and arch.moe is not None:
         active = round(count.experts * _experts_chosen(arch.moe.n_experts, arch.moe.n_active, tokens) / arch.moe.n_experts)

@@ -38,6 +38,7 @@ from gpuwise.predict.memory.kv_cache import kv_cache_bytes
 from gpuwise.serve.engines.llama_cpp import LAYOUT
 from gpuwise.serve.formats import find_format, weight_bytes_read
 from gpuwise.serve.memory import LOCAL_BATCH_TOKENS
+from gpuwise.workload.blocks.kinds import attention_sizes
 from gpuwise.workload.transformer.parameters import count_parameters
 
 MOST_DEVICES = 8
@@ -125,7 +126,9 @@ def prompt_time(
     rate = arithmetic_rate(form, accelerator, weights)
     through_experts = _expert_flop(arch) / rate
     row = row_flop(arch, head=False) / rate - through_experts
-    pair = 4.0 * arch.heads * arch.head_dim / (rate * prompt["attention_share"].get(accelerator.vendor, 1.0))
+    rated = rate * prompt["attention_share"].get(accelerator.vendor, 1.0)
+    wide, *_ = attention_sizes(arch)
+    pair, far = (4.0 * sizes.heads * sizes.head_dim / rated for sizes in (arch, wide))
     whole, near, window = arch.n_global_layers, arch.n_attention_layers - arch.n_global_layers, arch.window or 0
     vendor = form["vendors"].get(accelerator.vendor, form["vendors"]["NVIDIA"])
     bandwidth, power = vendor["bandwidth_share"] * accelerator.memory_bandwidth_bytes_per_s, form["overlap"]
@@ -134,7 +137,7 @@ def prompt_time(
         each = before + (tokens + 1) / 2
         batches = math.ceil(tokens / batch)
         experts = through_experts / _expert_share(prompt, arch, tokens / batches)
-        arithmetic = tokens * (row + experts + pair * (whole * each + near * min(each, window)))
+        arithmetic = tokens * (row + experts + far * whole * each + pair * near * min(each, window))
         stream = batches * weight_bytes_read(arch, weights, tokens=max(math.ceil(tokens / batches), 1)) / bandwidth
         return (arithmetic**power + stream**power) ** (1.0 / power)
 

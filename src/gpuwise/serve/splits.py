@@ -21,7 +21,7 @@ from dataclasses import replace
 from gpuwise.errors import InputError
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.serve.engines.engine import EngineConfig
-from gpuwise.workload.blocks.kinds import attention_of, block_counts
+from gpuwise.workload.blocks.kinds import attention_of, attention_sizes, block_counts
 
 GROUPS = {"fp8_block": 128, "int4_wo": 128, "nvfp4": 16}
 """Inputs of a product that share a scale (vllm layers/quantization/fp8.py, awq.py, gptq_marlin.py, modelopt.py). MXFP4 is padded
@@ -78,11 +78,12 @@ def _reasons(arch: Architecture, config: EngineConfig) -> Iterator[str]:
     t, moe = config.tp, arch.moe
     ranks = f"{t} tensor parallel ranks"
     attends = arch.n_attention_layers > 0
-    if attends and arch.heads % t:
-        yield f"{arch.heads} attention heads of {arch.name} do not divide over {ranks}"
-    shared = attention_of(arch).shared_heads(arch)
-    if attends and shared and shared % t and t % shared:
-        yield f"{shared} key-value heads of {arch.name} do not divide over {ranks}, nor {t} by {shared}"
+    for sizes in attention_sizes(arch) if attends else ():
+        if sizes.heads % t:
+            yield f"{sizes.heads} attention heads of {arch.name} do not divide over {ranks}"
+        shared = attention_of(sizes).shared_heads(sizes)
+        if shared and shared % t and t % shared:
+            yield f"{shared} key-value heads of {arch.name} do not divide over {ranks}, nor {t} by {shared}"
     mixers = [block for block in block_counts(arch) if block.divided_as == "mixer"]
     if any(part % t for block in mixers for part in block.served_parts(arch)):
         yield f"the state space of {arch.name} does not divide over {ranks}"
@@ -102,7 +103,7 @@ def _reasons(arch: Architecture, config: EngineConfig) -> Iterator[str]:
     if moe is None or moe.first_dense or moe.every > 1:
         ffn = PADDED_FFN.get(arch.ffn, arch.ffn) if config.weights == "int4_wo" else arch.ffn
         yield from _widths(arch, config.weights, ffn, t, "the MLP", GROUPS)
-    if attends and shared and arch.heads % t == 0:
+    if attends and attention_of(arch).shared_heads(arch) and arch.heads % t == 0:
         yield from _widths(arch, config.weights, arch.heads * arch.head_dim, t, "attention", GROUPS)
 
 

@@ -171,7 +171,31 @@ class Patches:
         return (self.image_size // self.patch_size) ** 2 + int(self.class_token)
 
 
-PARTS = {"moe": Moe, "mla": Mla, "encoder": Encoder, "patches": Patches, "mamba": Mamba, "linear_attention": LinearAttention}
+@dataclass(frozen=True, slots=True)
+class GlobalAttention:
+    """Attention of the layers that see the whole context, where its sizes are not those of the windowed layers (Gemma 4)."""
+
+    heads: int
+    kv_heads: int
+    head_dim: int
+    keys_are_values: bool = False
+    """One projection makes both, each with a norm of its own; both are in the cache."""
+
+
+@dataclass(frozen=True, slots=True)
+class SharedCache:
+    """The last ``layers`` layers have no keys and values of their own: they read the cache of the last layer before them that sees
+    as far (Gemma 3n, Gemma 4 E2B)."""
+
+    layers: int
+    ffn: int
+    """Width of the MLP of these layers."""
+
+
+PARTS = {"moe": Moe, "mla": Mla, "encoder": Encoder, "patches": Patches, "mamba": Mamba, "linear_attention": LinearAttention} | {
+    "global_attention": GlobalAttention,
+    "shared_cache": SharedCache,
+}
 """Fields of an :class:`Architecture` that have dimensions of their own."""
 
 
@@ -272,6 +296,12 @@ class Architecture:
     moe: Moe | None = None
     mamba: Mamba | None = None
     linear_attention: LinearAttention | None = None
+    global_attention: GlobalAttention | None = None
+    shared_cache: SharedCache | None = None
+    per_layer_embedding: int = 0
+    """Width of a second embedding of each token, a table for every layer, which a gate of the layer's output lets in (Gemma 4 E2B)."""
+    keys_are_values: bool = False
+    """Keys and values come from one projection."""
     pattern: str = ""
     """Of a model whose layers differ in kind, the sub-blocks of each layer, a letter each, every sub-block with a norm and a
     residual of its own: ``M`` state-space mixer, ``L`` linear attention, ``*`` attention, ``P`` state space and attention side by

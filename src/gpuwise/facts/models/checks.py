@@ -37,6 +37,7 @@ LIMITS = {
     "chunk": 2**16,
     "dt_rank": 2**20,
     "latent": 2**20,
+    "per_layer_embedding": 2**20,
     "n_experts": 2**16,
     "n_active": 2**16,
     "expert_ffn": 2**24,
@@ -74,6 +75,7 @@ _MAY_BE_ZERO = frozenset(
         "qk_rope_head_dim",
         "dt_rank",
         "latent",
+        "per_layer_embedding",
     }
 )
 
@@ -159,6 +161,13 @@ def _check_parts(arch: Architecture, refuse: Any) -> None:
             raise refuse("n_active", f"{moe.n_active} active of {moe.n_experts} experts", "use fewer active experts")
         if moe.first_dense >= arch.n_layers or not arch.n_moe_layers:
             raise refuse("first_dense", "no layer is left for the experts", "lower first_dense or every")
+    wide, shared = arch.global_attention, arch.shared_cache
+    if wide is not None and (arch.window is None or arch.global_every is None or wide.heads % wide.kv_heads):
+        raise refuse(
+            "global_attention", "sizes of global layers without windowed ones, or heads that do not divide", "check them"
+        )
+    if shared is not None and (arch.pattern or shared.layers >= arch.n_layers):
+        raise refuse("shared_cache", f"{shared.layers} of {arch.n_layers} layers without keys and values", "lower layers")
     if encoder is not None and encoder.hidden != arch.hidden:
         raise refuse("hidden", "encoder and decoder differ in hidden size", "no known model does")
     if (encoder is not None) != (arch.kind == "encoder-decoder"):

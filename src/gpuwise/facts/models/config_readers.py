@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, cast
 
-from gpuwise.facts.models.architecture import Architecture, Mla, Moe
+from gpuwise.facts.models.architecture import Architecture, Extra, GlobalAttention, Mla, Moe, SharedCache
 from gpuwise.facts.models.config_classic import CLASSIC_READERS
 from gpuwise.facts.models.config_fields import Config
 from gpuwise.facts.models.config_hybrid import HYBRID_READERS
@@ -181,6 +181,45 @@ def _gemma3(c: Config) -> Architecture:
         hidden=c.count("hidden_size", default=2304),
         max_seq_len=c.count("max_position_embeddings", default=131_072),
         **local,
+    )
+
+
+def _gemma4(c: Config) -> Architecture:
+    """Gemma 4: global layers have sizes of their own, the last layers may read the cache of others, a second embedding may enter
+    every layer, and experts stand beside an MLP (``transformers`` models/gemma4)."""
+    n, hidden, ffn = (c.count(key) for key in ("num_hidden_layers", "hidden_size", "intermediate_size"))
+    heads, kv_heads = c.count("num_attention_heads"), c.count("num_key_value_heads")
+    same = c.flag("attention_k_eq_v", False)
+    layers = c.part("per_layer_config").values  # as later releases write it, by the layer's number
+    wide = Config(next((cast("dict[str, object]", v) for v in layers.values() if isinstance(v, dict)), c.values), c.file)
+    wide_kv = wide.count("num_key_value_heads", default=kv_heads) if layers else kv_heads
+    if same and not layers:
+        wide_kv = c.count("num_global_key_value_heads", default=kv_heads)
+    moe, extras = None, ()
+    if c.flag("enable_moe_block", False):
+        active, width = c.count("top_k_experts"), c.count("moe_intermediate_size")
+        moe = Moe(c.count("num_experts"), active, width, n_shared=1, shared_ffn=ffn, router_bias=True)
+        extras = (Extra(f"three norms and the router's scale in each of {n} layers", 4 * hidden * n),)
+    shared = c.count("num_kv_shared_layers", default=0, zero=True)
+    return _gemma(
+        c,
+        norms_per_layer=4,
+        qk_norm=True,
+        heads=heads,
+        kv_heads=kv_heads,
+        head_dim=c.count("head_dim", default=256),
+        global_attention=GlobalAttention(
+            heads,
+            wide_kv,
+            wide.count("head_dim", default=512) if layers else c.count("global_head_dim", default=512),
+            same,
+        ),
+        shared_cache=SharedCache(shared, ffn * (2 if c.flag("use_double_wide_mlp", False) else 1)) if shared else None,
+        per_layer_embedding=c.count("hidden_size_per_layer_input", default=0, zero=True),
+        moe=moe,
+        extras=extras,
+        extra_parameters=sum(e.parameters for e in extras),
+        **_local(c, window=c.count("sliding_window", default=512), every=6),
     )
 
 
@@ -546,6 +585,8 @@ READERS: dict[str, Reader] = {
     "gemma": _gemma,
     "gemma2": _gemma2,
     "gemma3_text": _gemma3,
+    "gemma4_text": _gemma4,
+    "gemma4_unified_text": _gemma4,
     "olmo": _olmo,
     "olmo2": _olmo2,
     "olmo3": _olmo2,

@@ -47,7 +47,6 @@ _REFUSED = {
     "deepseek_ref": "has compressed sparse attention",
     "gemma3n_text": "has per-layer embeddings and alternating updates",
     "gemma3n": "has per-layer embeddings and alternating updates",
-    "gemma4_text": "has per-layer embeddings and layers of different head sizes",
     "mllama_text_model": "has cross-attention layers to an image",
     "nemotron-nas": "has layers that all differ",
     "openelm": "has layers that all differ",

@@ -18,7 +18,7 @@ from gpuwise.facts.models.architecture import Architecture
 from gpuwise.predict.columns import Columns
 from gpuwise.predict.kernels.transfer import host_link_bytes_per_s
 from gpuwise.predict.parallel.pipeline import DUALPIPE, INTERLEAVED, folded
-from gpuwise.workload.blocks.kinds import attention_of, block_counts
+from gpuwise.workload.blocks.kinds import attention_of, attention_sizes, block_counts
 from gpuwise.workload.optimizer import BITSANDBYTES
 from gpuwise.workload.stacks.layout import LayoutRules
 from gpuwise.workload.stacks.stack import find_stack
@@ -136,10 +136,11 @@ def mixer(s: Setting, c: Columns) -> Mask:
 
 def kv_heads(s: Setting, c: Columns) -> Mask:
     """Heads of keys and values neither divide by tp nor divide it."""
-    shared = attention_of(s.arch).shared_heads(s.arch)
-    if not shared or not s.arch.n_attention_layers:
-        return np.zeros(1, bool)
-    return ~(_divides(shared, c.tp) | (c.tp % shared == 0))
+    broken = np.zeros(1, bool)
+    for sizes in attention_sizes(s.arch) if s.arch.n_attention_layers else ():
+        if shared := attention_of(sizes).shared_heads(sizes):
+            broken = broken | ~(_divides(shared, c.tp) | (c.tp % shared == 0))
+    return broken
 
 
 def ffn(s: Setting, c: Columns) -> Mask:

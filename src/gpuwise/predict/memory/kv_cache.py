@@ -25,7 +25,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from gpuwise.errors import InputError, UnknownNameError
 from gpuwise.facts.models.architecture import Architecture
-from gpuwise.workload.blocks.kinds import attention_of, block_counts
+from gpuwise.workload.blocks.kinds import attention_of, attention_sizes, block_counts, caching_layers
 
 F64 = NDArray[np.float64]
 ELEMENT_BYTES = {"bf16": 2.0, "fp16": 2.0, "fp32": 4.0, "fp8": 1.0, "int8": 1.0, "nvfp4": 0.5625, "q8_0": 1.0625}
@@ -72,6 +72,8 @@ class _Layers(NamedTuple):
     most_tokens: int | None
     """A window, or the encoder's positions."""
     crossed: bool = False
+    share: float = 1.0
+    """Of a token of the model's own sizes, what one takes in such a layer."""
 
 
 def kv_cache_bytes(arch: Architecture, tokens: ArrayLike, layout: CacheLayout = PAGED) -> F64:
@@ -99,7 +101,7 @@ def kv_pages(arch: Architecture, tokens: ArrayLike, layout: CacheLayout = PAGED)
     pages = np.zeros_like(lengths)
     for kind in kinds:
         groups = -(-kind.n_layers // size)
-        pages = pages + groups * _pages_of(kind, lengths, layout)
+        pages = pages + groups * kind.share * _pages_of(kind, lengths, layout)
     return pages
 
 
@@ -114,7 +116,7 @@ def kv_pool_tokens(arch: Architecture, pool_bytes: float, layout: CacheLayout = 
     """Tokens a pool of ``pool_bytes`` holds, every layer counted as if it kept all of them (what vLLM logs as ``GPU KV
     cache size``); 0 for a model that does not generate."""
     kinds = _kinds(arch, layout)
-    groups = sum(-(-k.n_layers // _group_layers(kinds, layout)) for k in kinds)
+    groups = sum(-(-k.n_layers // _group_layers(kinds, layout)) * k.share for k in kinds)
     return pool_bytes // kv_page_bytes(arch, layout) * layout.page_tokens / groups if groups else 0.0
 
 
@@ -122,10 +124,16 @@ def _kinds(arch: Architecture, layout: CacheLayout) -> list[_Layers]:
     """Kinds of layers of the fullest stage."""
     if arch.kind not in ("decoder", "encoder-decoder"):
         return []
-    whole = arch.n_global_layers
-    if arch.window is None or not attention_of(arch).shared_heads(arch) or not (whole or layout.window_everywhere):
-        whole = arch.n_attention_layers
-    kinds = [_Layers(whole, None), _Layers(arch.n_attention_layers - whole, arch.window)]
+    wide, *_ = attention_sizes(arch)
+    own = attention_of(arch).cache_elements(arch, layout.tp)
+    share = attention_of(wide).cache_elements(wide, layout.tp) / own if wide is not arch else 1.0
+    whole, near = caching_layers(arch)
+    window = arch.window
+    if not attention_of(arch).shared_heads(arch) or not (whole or layout.window_everywhere):
+        window = None
+    if window is None and share == 1.0:
+        whole, near = whole + near, 0
+    kinds = [_Layers(whole, None, share=share), _Layers(near, window)]
     if arch.encoder is not None:
         kinds.append(_Layers(arch.n_layers, arch.encoder.seq_len, crossed=True))
     return [k._replace(n_layers=-(-k.n_layers // layout.stages)) for k in kinds if k.n_layers]

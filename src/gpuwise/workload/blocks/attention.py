@@ -22,8 +22,9 @@ class Attention(Block):
     divided_as = "heads"
     after_norm = ("attention.qkv",)
 
-    def __init__(self, *, windowed: bool = False) -> None:
-        self.windowed = windowed
+    def __init__(self, *, windowed: bool = False, borrows: bool = False) -> None:
+        """``borrows``: it has queries alone, and the keys and values of an earlier layer."""
+        self.windowed, self.borrows = windowed, borrows
 
     def window(self, arch: Architecture) -> int:
         """Tokens a query sees; 0: all."""
@@ -31,14 +32,16 @@ class Attention(Block):
 
     def parameters(self, arch: Architecture) -> dict[str, int]:
         gate = arch.heads * arch.head_dim * (arch.hidden + int(arch.qkv_bias)) if arch.attention_output_gate else 0
-        return {"attention": projections(arch, arch.hidden, arch.heads, arch.kv_heads, arch.head_dim) + gate}
+        kv_heads = 0 if self.borrows else arch.kv_heads
+        return {"attention": projections(arch, arch.hidden, arch.heads, kv_heads, arch.head_dim) + gate}
 
     def products(self, arch: Architecture) -> list[tuple[str, int, int]]:
         h, out, kv = arch.hidden, arch.heads * arch.head_dim, arch.kv_heads * arch.head_dim
         q = out * _query_widths(arch)
         if arch.fused_projections:
             return [("qkv", h, q + 2 * kv), ("out", out, h)]
-        return [("q", h, q), ("k", h, kv), ("v", h, kv), ("out", out, h)]
+        made = () if self.borrows else ("k",) if arch.keys_are_values else ("k", "v")
+        return [("q", h, q), *((name, h, kv) for name in made), ("out", out, h)]
 
     def fused_rows(self, rows: Rows, arch: Architecture) -> None:
         p = rows.point
@@ -59,19 +62,21 @@ class Attention(Block):
         """Rows of the projections of queries, keys and values; returns this rank's heads, kv heads, head dim and v head dim."""
         p = rows.point
         heads, kv_heads, head_dim = max(1, arch.heads // p.tp), max(1, arch.kv_heads // p.tp), arch.head_dim
+        parts = _qkv_parts(arch, heads, 0 if self.borrows else kv_heads)
         rows.linear(
             "attention.qkv",
             p.tokens,
             arch.hidden,
-            (heads * _query_widths(arch) + 2 * kv_heads) * head_dim,
+            sum(width for _, width in parts),
             bias=arch.qkv_bias,
             saved_tokens=p.column_tokens,
-            parts=_qkv_parts(arch, heads, kv_heads),
+            parts=parts,
         )
+        turned = heads + (0 if self.borrows else kv_heads)
         if arch.qk_norm:
-            rows.norm("attention.qk_norm", p.tokens * (heads + kv_heads), head_dim, kind=arch.norm, fp32=arch.norm_in_fp32)
+            rows.norm("attention.qk_norm", p.tokens * turned, head_dim, kind=arch.norm, fp32=arch.norm_in_fp32)
         if arch.position == "rope":
-            rope(rows, (heads + kv_heads) * head_dim)
+            rope(rows, turned * head_dim)
         return heads, kv_heads, head_dim, head_dim
 
     def shared_heads(self, arch: Architecture) -> int:
@@ -82,19 +87,19 @@ class Attention(Block):
         return (arch.heads,)
 
     def cache_elements(self, arch: Architecture, tp: int) -> float:
-        return 2.0 * -(-arch.kv_heads // tp) * arch.head_dim
+        return 0.0 if self.borrows else 2.0 * -(-arch.kv_heads // tp) * arch.head_dim
 
 
 def projections(arch: Architecture, hidden: int, heads: int, kv_heads: int, head_dim: int) -> int:
-    """Projections of one attention with their biases, query-key norms and sinks."""
+    """Projections of one attention with their biases, query-key norms and sinks; ``kv_heads`` 0: queries alone."""
     q, kv = heads * head_dim, kv_heads * head_dim
-    total = hidden * (q + 2 * kv) + q * hidden
+    total = hidden * (q + (1 if arch.keys_are_values else 2) * kv) + q * hidden
     if arch.qkv_bias:
         total += q + kv * (2 if arch.key_bias else 1)
     if arch.attention_out_bias:
         total += hidden
     if arch.qk_norm and arch.qk_norm_weights:
-        total += q + kv if arch.qk_norm_full else 2 * head_dim
+        total += q + kv if arch.qk_norm_full else head_dim * (2 if kv else 1)
     if arch.attention_sinks:
         total += heads
     return total
@@ -114,7 +119,10 @@ def _output_gate(rows: Rows, elements: float) -> None:
 
 def _qkv_parts(arch: Architecture, heads: int, kv_heads: int) -> tuple[tuple[str, int], ...]:
     q, kv = heads * arch.head_dim * _query_widths(arch), kv_heads * arch.head_dim
-    return (("qkv", q + 2 * kv),) if arch.fused_projections else (("q", q), ("k", kv), ("v", kv))
+    if arch.fused_projections:
+        return (("qkv", q + 2 * kv),)
+    made = () if not kv else ("k",) if arch.keys_are_values else ("k", "v")
+    return (("q", q), *((name, kv) for name in made))
 
 
 def rope(rows: Rows, width: int) -> None:

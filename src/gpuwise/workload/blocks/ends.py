@@ -152,7 +152,8 @@ def embedding_weights(arch: Architecture) -> tuple[int, int]:
         tables += (arch.position_rows or arch.max_seq_len) * arch.hidden
     if arch.encoder is not None:
         tables += arch.encoder.position_rows * arch.encoder.hidden
-    total = tables
+    tables += arch.vocab * arch.n_layers * arch.per_layer_embedding
+    total = tables + norm_weights(arch, arch.per_layer_embedding)
     if arch.embedding_norm:
         total += norm_weights(arch, width) * (1 if arch.encoder is None else 2)
     if width != arch.hidden:

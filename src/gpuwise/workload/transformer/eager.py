@@ -20,6 +20,7 @@ def describes(arch: Architecture, point: Point) -> bool:
     """Whether the modules of ``arch`` are among those written here, for one whole rank and plain precision."""
     described = arch.kind in ("decoder", "encoder", "vision") and not arch.parallel_block and arch.norm in ("rms", "layer")
     described &= arch.position in ("rope", "learned") and not arch.pattern
+    described &= arch.global_attention is None and arch.shared_cache is None
     described &= all(type(block) in (Attention, Mlp, Experts) for block in block_counts(arch))
     described &= arch.moe is None or not arch.moe.n_shared or arch.moe.shared_gate
     whole = point.tp == point.cp == point.ep == 1 and point.packed_document_len is None

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.workload.blocks import ends
-from gpuwise.workload.blocks.kinds import blocks_of_layer, blocks_of_letter, is_plain
+from gpuwise.workload.blocks.experts import Experts
+from gpuwise.workload.blocks.kinds import arch_of_layer, blocks_of_layer, blocks_of_letter, is_plain
+from gpuwise.workload.blocks.mlp import Mlp
 from gpuwise.workload.blocks.prediction import prediction
 from gpuwise.workload.blocks.rows import Rows
 
@@ -16,8 +18,9 @@ def layer(rows: Rows, arch: Architecture, kind: str) -> None:
         for letter in kind:
             _letter(rows, arch, letter)
         return
-    p = rows.point
-    attention, *others, feed_forward = blocks_of_layer(arch, kind)
+    p, blocks, arch = rows.point, blocks_of_layer(arch, kind), arch_of_layer(arch, kind)
+    at = next(i for i, block in enumerate(blocks) if isinstance(block, (Mlp, Experts)))
+    (attention, *others), feed_forward, last = blocks[:at], blocks[at], blocks[at + 1 :]
     rows.norm("attention.norm", p.shard_tokens, arch.hidden, kind=arch.norm, fp32=arch.norm_in_fp32)
     attention.fused_rows(rows, arch)
     if arch.norms_per_layer == 4:
@@ -32,6 +35,8 @@ def layer(rows: Rows, arch: Architecture, kind: str) -> None:
     if arch.norms_per_layer == 4:
         rows.norm("mlp.post_norm", p.shard_tokens, arch.hidden, kind=arch.norm, fp32=arch.norm_in_fp32)
     rows.residual("mlp.residual", p.shard_tokens, arch.hidden)
+    for block in last:
+        block.fused_rows(rows, arch)
 
 
 def _letter(rows: Rows, arch: Architecture, letter: str) -> None:

@@ -5,6 +5,7 @@ Shapes: H hidden, F ffn, A query heads, K kv heads, D head_dim, V vocabulary, E 
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -12,7 +13,7 @@ from gpuwise.facts.models.architecture import Architecture, Encoder
 from gpuwise.workload.adapters import carries
 from gpuwise.workload.blocks.attention import projections
 from gpuwise.workload.blocks.ends import embedding_weights, norm_weights, stem_weights
-from gpuwise.workload.blocks.kinds import blocks_of_layer, is_plain
+from gpuwise.workload.blocks.kinds import arch_of_layer, blocks_of_layer, is_plain, layer_kinds
 from gpuwise.workload.blocks.mlp import matrices
 from gpuwise.workload.blocks.prediction import prediction_weights
 
@@ -173,8 +174,8 @@ def count_parameters(arch: Architecture) -> ParameterCount:
     if arch.position == "relative":
         stacks = (arch.heads,) if arch.encoder is None else (arch.heads, arch.encoder.heads)
         tables = arch.relative_buckets * sum(stacks)
-    moe_layer = None if arch.moe is None or arch.pattern else _layer(arch, "moe")
-    kinds = arch.layer_blocks
+    differ = arch.global_attention is not None or arch.shared_cache is not None
+    kinds = tuple(layer_kinds(arch)) if differ else arch.layer_blocks
     dense = 0 if kinds else arch.n_dense_layers
     encoder = arch.encoder
     n_stacks = 1 if encoder is None else 2
@@ -185,7 +186,7 @@ def count_parameters(arch: Architecture) -> ParameterCount:
         stem=stem_weights(arch),
         layer=_layer(arch, "dense") if dense else None,
         n_layers=dense,
-        moe_layer=moe_layer,
+        moe_layer=None if arch.moe is None or kinds else _layer(arch, "moe"),
         n_moe_layers=0 if kinds else arch.n_moe_layers,
         encoder_layer=None if encoder is None else _encoder_layer(arch, encoder),
         n_encoder_layers=0 if encoder is None else encoder.n_layers,
@@ -202,12 +203,12 @@ def count_parameters(arch: Architecture) -> ParameterCount:
 
 def _layer(arch: Architecture, kind: str) -> LayerParameters:
     """One layer of ``kind``, its blocks and their norms."""
-    blocks = blocks_of_layer(arch, kind)
+    blocks, arch = blocks_of_layer(arch, kind), arch_of_layer(arch, kind)
     n_norms = arch.norms_per_layer + (0 if arch.encoder is None else 1) if is_plain(kind) else len(kind)
     parts: dict[str, int] = {"attention": 0, "norm": n_norms * norm_weights(arch, arch.hidden)}
     for block in blocks:
         for part, n in block.parameters(arch).items():
-            parts[part] = parts.get(part, 0) + n if part in ("attention", "mlp", "mixer") else n
+            parts[part] = parts.get(part, 0) + n if part in ("attention", "mlp", "mixer", "norm") else n
     return LayerParameters(**parts)
 
 
@@ -225,12 +226,11 @@ def _prediction_block(arch: Architecture) -> int:
 
 def layer_adapter_parameters(arch: Architecture, targets: tuple[str, ...], rank: int, kind: str) -> int:
     """Trained parameters of one layer of ``kind``: ``rank`` (in + out) for each adapted product."""
-    wide = [product for block in blocks_of_layer(arch, kind) for product in block.products(arch)]
+    sizes = arch_of_layer(arch, kind)
+    wide = [product for block in blocks_of_layer(arch, kind) for product in block.products(sizes)]
     return rank * sum(k + n for name, k, n in wide if carries(targets, name))
 
 
 def adapter_parameters(arch: Architecture, targets: tuple[str, ...], rank: int) -> int:
     """Trained parameters of all layers of the main stack (arXiv 2106.09685, section 4.1)."""
-    counts = {kind: arch.layer_blocks.count(kind) for kind in dict.fromkeys(arch.layer_blocks)}
-    counts = counts or {"dense": arch.n_dense_layers, "moe": arch.n_moe_layers}
-    return sum(n * layer_adapter_parameters(arch, targets, rank, kind) for kind, n in counts.items() if n)
+    return sum(n * layer_adapter_parameters(arch, targets, rank, kind) for kind, n in Counter(layer_kinds(arch)).items())
