@@ -10,12 +10,14 @@ from typing import Any
 
 import pytest
 
-from gpuwise.cli.fit.view import show_fit
+from gpuwise.cli.answer import text as printed
 from gpuwise.cli.plan.view import show_plan
 from gpuwise.errors import InputError
 from gpuwise.plan.api import fit, make_plan
 from gpuwise.plan.document import answer_document
 from gpuwise.plan.goal import Wishes
+from gpuwise.report.answers.answer import Table
+from gpuwise.report.answers.training import fit_answer
 
 MODELS = ("gpt2", "gpt2-xl", "llama-3.2-1b", "qwen2.5-7b", "llama-3.1-8b", "gemma-2-9b", "llama-3.1-70b", "mixtral-8x7b")
 CARDS = ("T4", "3060", "4090", "L40S", "A100-SXM-40GB", "H100-SXM")
@@ -72,14 +74,17 @@ def check(seed: int, n: int, capsys: pytest.CaptureFixture[str]) -> None:
         except InputError:
             continue
         capsys.readouterr()
-        show_fit(answer)
-        text, document = capsys.readouterr().out, answer_document(answer)
+        document = answer_document(answer)
+        text = printed(fit_answer(document))
         check_words(text, document, case)
         assert document["fits"] == answer.fits == ("does not fit on" not in " ".join(text.split())), case
         assert all(c["fits"] for c in document["combinations"]), case
         if not answer.fits:
             suffice = any(r["fits"] for r in (*document["remedies"], *document["combinations"]))
-            assert suffice == bool(document["combinations"]) == ("nothing on these GPUs" not in text), case
+            assert suffice == bool(document["combinations"]), case
+            (ways,) = fit_answer(document).part("ways").blocks  # type: ignore[union-attr]
+            n_ways = len(document["combinations"]) + bool(document["bigger"]) + bool(document["more"])
+            assert n_ways == (len(ways.rows) if isinstance(ways, Table) else 0), case
         else:
             size = {**case[2].fixed, "micro_batch": answer.micro_batch}
             assert fit(case[0], case[1], replace(case[2], fixed=size)).fits, (case, size)

@@ -16,7 +16,7 @@ from gpuwise.machine.bench.cases import product_case, select_cases
 from gpuwise.machine.bench.history import case_of, history
 from gpuwise.records.record import Record, Run
 from gpuwise.records.store import Records
-from gpuwise.ui.views import VIEWS, export
+from gpuwise.ui.views import export, view
 
 DAY_S = 86_400.0
 HERE = Run("0" * 32, 1_764_000_000.0, "abc", {"cores": 16})
@@ -74,7 +74,7 @@ def test_the_newest_value_stands_beside_what_is_expected(asked: Callable[..., An
     (row,) = made["devices"][0]["measurements"]
     assert row["newest"] == 3.0e14 and row["median"] == 7.0e14 and row["count"] == 3 and row["on"] == "2025-11-26"
     assert row["verdict"] == "low" and row["expected"]["low"] < row["expected"]["expected"] < row["expected"]["high"]
-    body = "".join(VIEWS["history"](made))
+    body = view("history", made)
     seen = read(body)
     assert "300\u00a0TFLOP/s" in body and "low" in body and "years" not in body and not seen.active
     assert all(float(v) == at(made, p) for p, v in seen.numbers.items())
@@ -83,7 +83,7 @@ def test_the_newest_value_stands_beside_what_is_expected(asked: Callable[..., An
 
 def test_a_failed_one_and_an_unknown_card_are_said(asked: Callable[..., Any]) -> None:
     made = asked([record(0, None), record(0, 1e14, device="GPU-2", accelerator=None)], "bench", "--history")
-    body = "".join(VIEWS["history"](made))
+    body = view("history", made)
     assert "failed: out of memory" in body and "unknown GPU" in body
 
 
@@ -97,7 +97,7 @@ def test_every_case_is_found_again_by_its_record() -> None:
 def test_predictions_of_trainings_stand_beside_what_came(asked: Callable[..., Any]) -> None:
     made = asked([record(0, 100.0, **TRAIN), record(1, 125.0, **TRAIN)], "validate", "--runs")
     assert [round(e["error"], 3) for e in made["each"]] == [0.1, -0.12] and made["each"][0]["on"] == "2025-11-24"
-    body = "".join(VIEWS["runs"](made))
+    body = view("runs", made)
     seen = read(body)
     assert not seen.active and "&lt;b&gt;" in body and "-12.0 %" in body and "110" in body
     assert all(float(v) == at(made, p) for p, v in seen.numbers.items())
@@ -105,4 +105,4 @@ def test_predictions_of_trainings_stand_beside_what_came(asked: Callable[..., An
 
 @pytest.mark.parametrize(("page", "words"), [("history", ["bench", "--history"]), ("runs", ["validate", "--runs"])])
 def test_nothing_yet_says_how_to_come_by_some(asked: Callable[..., Any], page: str, words: list[str]) -> None:
-    assert "<code>gpuwise " in "".join(VIEWS[page](asked([], *words)))
+    assert "<code>gpuwise " in view(page, asked([], *words))

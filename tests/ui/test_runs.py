@@ -18,7 +18,7 @@ from gpuwise.errors import DataError, InputError
 from gpuwise.train.ranks.report import LONG, ranks_document
 from gpuwise.ui.own_files import own_runs
 from gpuwise.ui.questions import words_of
-from gpuwise.ui.views import VIEWS, export
+from gpuwise.ui.views import export, view
 
 
 def test_each_ranks_time_and_who_is_waited_for(tmp_path: Path) -> None:
@@ -43,7 +43,7 @@ def test_a_run_under_way_a_silent_one_and_one_that_failed(tmp_path: Path) -> Non
     begun = write_run(tmp_path / "c", steps=0, ended=None)
     made = ranks_document(begun, now)
     assert made["step_s"] is None and made["samples_per_s"] is None and made["curve"] == [] and made["straggler"] is None
-    assert not read("".join(VIEWS["ranks"](made))).active
+    assert not read(view("ranks", made)).active
 
 
 def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
@@ -69,7 +69,7 @@ def test_the_command_shows_it_and_ends_by_how_the_run_ended(tmp_path: Path, gpuw
 
 def test_every_number_of_the_page_is_the_documents_and_names_are_text(tmp_path: Path) -> None:
     made = json.loads(json.dumps(ranks_document(write_run(tmp_path / "a", target=HOSTILE), time.time())))
-    body = "".join(VIEWS["ranks"](made))
+    body = view("ranks", made)
     reader = read(body)
     assert not reader.active and "<img" not in body and len(reader.ids) == len(set(reader.ids))
     assert len(reader.numbers) > 20 and all(float(v) == at(made, p) for p, v in reader.numbers.items())

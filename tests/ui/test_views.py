@@ -18,7 +18,7 @@ from gpuwise.report.answers.drawings import WIDTH
 from gpuwise.report.answers.values import At, words
 from gpuwise.ui.moment import moments
 from gpuwise.ui.questions import QUESTIONS, words_of
-from gpuwise.ui.views import VIEWS, export, shown
+from gpuwise.ui.views import export, shown, view
 
 HOSTILE = '"><img src=x onerror=alert(1)><script>alert(2)</script>'
 VOID = {"input", "br", "img", "meta", "link"}
@@ -72,7 +72,7 @@ def at(made: Any, pointer: str) -> Any:
 @pytest.mark.parametrize("name", ASKED)
 def test_every_number_shown_is_the_documents(name: str) -> None:
     made = document(name)
-    reader = read("".join(VIEWS[name](made)))
+    reader = read(view(name, made))
     assert len(reader.numbers) >= 5 and not reader.active
     assert len(reader.ids) == len(set(reader.ids))
     for pointer, value in reader.numbers.items():
@@ -91,7 +91,7 @@ def hostile(value: Any) -> Any:
 @pytest.mark.parametrize("name", ASKED)
 def test_names_are_shown_as_text(name: str) -> None:
     made = hostile(document(name))
-    body = "".join(VIEWS[name](made))
+    body = view(name, made)
     assert "<script" not in body and "<img" not in body and not read(body).active
     page = export(name, "html", made, HOSTILE)
     assert "<script" not in page and "<img" not in page
@@ -215,7 +215,7 @@ def test_an_exercise_shows_no_more_than_was_asked_for(gpuwise: Any) -> None:
     def page(*query: str) -> str:
         asked = dict(q.split("=") for q in query)
         made = json.loads(gpuwise(*words_of("exercise", asked), "--json").out.splitlines()[-1])
-        return "".join(VIEWS["exercise"](made))
+        return view("exercise", made)
 
     assert "Power and cooling" in page() and "131,072" not in page("number=11")
     assert "Hint 2" in page("number=11", "hint=2") and "Hint 3" not in page("number=11", "hint=2")
@@ -230,7 +230,7 @@ def test_an_exercise_shows_no_more_than_was_asked_for(gpuwise: Any) -> None:
 def test_a_timeline_has_a_box_for_each_instruction_of_its_warps() -> None:
     made = document("simulate")
     made["stalls"] = [{"reason": "memory latency", "share": 0.25}]
-    body = "".join(VIEWS["simulate"](made))
+    body = view("simulate", made)
     bar = body.partition('<figure id="stalls">')[2].partition("</figure>")[0]
     assert f'width="{0.25 * WIDTH - 1:.2f}"' in bar and "issuing, or at its end" in bar  # a quarter is drawn as one
     drawn = body.partition('<figure id="timeline"')[2].partition("</figure>")[0]
@@ -238,7 +238,7 @@ def test_a_timeline_has_a_box_for_each_instruction_of_its_warps() -> None:
     assert len(warps) <= 16 and drawn.count("<title>warp ") == len(made["timeline"])
     assert 'data-play="' in drawn and 'class="veil" visibility="hidden"' in drawn
     assert "threads start" in body and "copies over PCIe" in body
-    assert "Choose a task" in "".join(VIEWS["simulate"]({"tasks": [{"task": "x", "text": "y", "size": 4}]}))
+    assert "Choose a task" in view("simulate", {"tasks": [{"task": "x", "text": "y", "size": 4}]})
 
 
 def test_the_lab_draws_roofs_a_crossover_and_a_chart_to_choose_from() -> None:
@@ -253,18 +253,18 @@ def test_the_lab_draws_roofs_a_crossover_and_a_chart_to_choose_from() -> None:
         "crossover": 6000.0,
         "crossover_with_copies": None,
     }
-    body = "".join(VIEWS["simulate"](made))
+    body = view("simulate", made)
     assert body.count("<circle") == 2 and "the GPU wins" in body and not read(body).active
     made["beside"] = None
     made["findings"] = [{"kind": "race", "line": 7, "text": "two threads"}]
-    assert "race, line 7: two threads" in "".join(VIEWS["simulate"](made))  # one's own kernel stands beside no CPU
-    chart = "".join(VIEWS["occupancy"](document("occupancy")))
+    assert "race, line 7: two threads" in view("simulate", made)  # one's own kernel stands beside no CPU
+    chart = view("occupancy", document("occupancy"))
     assert chart.count('data-set="regs=') == 144 and 'data-set="regs=40&amp;block=320"' in chart
 
 
 def test_a_bar_of_a_tornado_is_from_its_low_to_its_high_end() -> None:
     made = document("cost")
-    drawn = "".join(VIEWS["cost"](made)).partition('<figure id="drivers"')[2].partition("</figure>")[0]
+    drawn = view("cost", made).partition('<figure id="drivers"')[2].partition("</figure>")[0]
     boxes = re.findall(r'<rect class="f(\d)" x="([\d.]+)" y="[\d.]+" width="([\d.]+)" height="12"', drawn)
     bars = [(float(x), float(w)) for _, x, w in boxes]
     rows = sorted((abs(r["usd_at_high"] - r["usd_at_low"]) for r in made["drivers"]), reverse=True)[:10]

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from cyclopts import App, CycloptsError, Group, Parameter
 
 from gpuwise import __version__
+from gpuwise.cli.asked import asking
 from gpuwise.cli.streams import discard_output, prepare_streams, trimmed
 from gpuwise.errors import GpuwiseError, InputError, nearest_names
 from gpuwise.processes import limit_own_products
@@ -158,7 +159,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
         return _refuse(words, f"{empty} is empty", "give it a value, or remove it", 2)
     try:
         try:
-            with _trimmed_help(words):
+            with _trimmed_help(words), asking(words):
                 result = build()(words, exit_on_error=False, print_error=False)
         except GpuwiseError as error:
             code = getattr(error, "exit_code", 2 if isinstance(error, InputError) else 1)  # of a script: its own

@@ -110,7 +110,7 @@ class FittedTable:
         for n_hidden, gap, below in product(range(len(optional) + 1), (GAP, 1), (None,) if under is None else (None, under)):
             columns = [i for i in self._nonempty() if i not in optional[:n_hidden] and i != below]
             least = LEAST if under is None or below is not None else ROOMY
-            if sum(self._least(i, least) + gap for i in columns) - gap <= width:
+            if sum((self._size(i) if i == under else self._least(i, least)) + gap for i in columns) - gap <= width:
                 break
         sizes = {i: self._size(i) for i in columns}
         over = sum(sizes.values()) + gap * (len(sizes) - 1) - width

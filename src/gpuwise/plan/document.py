@@ -71,12 +71,14 @@ def _plan(plan: Plan[TrainingEstimate]) -> Document:
 def _fit(fit: Fit[TrainingEstimate]) -> Document:
     goal = fit.goal
     return {
-        "model": {"id": goal.arch.id, "name": goal.arch.name},
+        "model": {"id": goal.arch.id, "name": goal.arch.name, "parameters": fit.parameters},
         "cluster": cluster_document(fit.cluster),
         "seq_len": goal.seq_len,
         "global_batch": goal.global_batch,
         "assumed": goal.assumed,
+        "risk": goal.wishes.risk,
         "device_bytes": fit.estimate.device_bytes,
+        "host_limit_bytes": fit.estimate.host_limit_bytes,
         "headroom_bytes": fit.estimate.headroom_bytes,
         **estimate_document(fit.estimate),
         "largest_micro_batch": fit.micro_batch,

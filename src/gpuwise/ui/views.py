@@ -6,23 +6,29 @@ import csv
 import io
 import json
 import re
-from collections.abc import Callable, Mapping
+import shlex
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from gpuwise.errors import UnknownNameError
 from gpuwise.report.answers import choosing, code, lab, machine, serving
 from gpuwise.report.answers import plan as plans
+from gpuwise.report.answers.answer import Answer
 from gpuwise.report.answers.drawings import WIDTH
 from gpuwise.report.answers.drawings import style as drawings_style
 from gpuwise.report.answers.look import style
+from gpuwise.report.answers.training import fit_answer
 from gpuwise.report.answers.values import At, inert
+from gpuwise.report.answers.written import body as written
+from gpuwise.report.answers.written import head, part_of
 from gpuwise.report.page import page
 from gpuwise.ui.questions import line_of
 
 Document = Mapping[str, Any]
+ANSWERS: Mapping[str, Callable[[Document], Answer]] = {"fit": fit_answer}
+"""By the name of the question."""
 VIEWS: Mapping[str, Callable[[Document], list[str]]] = {
     "plan": plans.plan,
-    "fit": plans.fit,
     "pick": choosing.pick,
     "compare": choosing.compare,
     "cost": choosing.cost,
@@ -36,7 +42,7 @@ VIEWS: Mapping[str, Callable[[Document], list[str]]] = {
     "runs": machine.runs,
     "ranks": machine.ranks,
 }
-"""By the name of the question."""
+"""Of those that are HTML at once."""
 KINDS = {"html": "text/html", "svg": "image/svg+xml", "json": "application/json", "csv": "text/csv"}
 _FRONT = re.compile(r'<figure id="front">.*?</figure>\n', re.DOTALL)
 _BRIEF = re.compile(
@@ -59,13 +65,21 @@ BLOCKS = [str(n) for n in range(32, 1025, 32)]
 def body_of(name: str, code: int, words: list[str], document: Document) -> dict[str, Any]:
     """What a page is sent: a command's exit code and document, the command line that prints it, and what the page shows of it."""
     body = {"code": code, "command": line_of(words), "document": document}
-    return body if "error" in document else body | shown(name, document)
+    return body if "error" in document else body | shown(name, document, words)
 
 
-def shown(name: str, document: Document) -> dict[str, Any]:
+def view(name: str, document: Document, asked: Sequence[str] = ()) -> str:
+    """The answer as HTML; ``asked`` are the words of the command line."""
+    return written(ANSWERS[name](document), asked) if name in ANSWERS else "".join(VIEWS[name](document))
+
+
+def shown(name: str, document: Document, asked: Sequence[str] = ()) -> dict[str, Any]:
     """What a page needs of an answer beside the document."""
-    body = "".join(VIEWS[name](document))
+    body = view(name, document, asked)
     made: dict[str, Any] = {"html": body}
+    if name in ANSWERS:
+        answer = ANSWERS[name](document)
+        return {**made, "brief": (head(answer) + part_of(answer, "memory", "step")).replace('id="', 'id="last-')}
     if name == "plan":
         found = _FRONT.search(body)
         made["front"] = found[0] if found else ""
@@ -111,7 +125,7 @@ def export(name: str, kind: str, document: Document, command: str) -> str:
         return json.dumps(document, allow_nan=False, indent=1) + "\n"
     if kind == "csv":
         return _table(document)
-    body = "".join(VIEWS[name](document))
+    body = view(name, document, shlex.split(command)[1:] if command.startswith("gpuwise ") else ())
     if kind == "html":
         return page(f"gpuwise {name}", command, [f"<style>{style()}</style>", inert(body)])
     return _pictures(body)

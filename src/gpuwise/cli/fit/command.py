@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
 from gpuwise.cli.options import LEFT_OPEN, NOTHING_FIXED, LayoutOptions, Training, wishes_of
+from gpuwise.cli.shown import options_shown
 from gpuwise.cli.step.options import NO_CODE, OwnCode, is_own_code, refuse_arguments, refuse_own
+
+if TYPE_CHECKING:
+    from gpuwise.cli.shown import Shown
+else:
+    Shown = options_shown("fit")
 
 
 def fit(
@@ -17,6 +23,7 @@ def fit(
     training: Training = LEFT_OPEN,
     fixed: LayoutOptions = NOTHING_FIXED,
     code: OwnCode = NO_CODE,
+    shown: Shown | None = None,
     json: Annotated[bool, Parameter(negative="")] = False,
 ) -> int:
     """Will it fit? What fills the memory? What is the cheapest change that makes it fit?
@@ -45,15 +52,16 @@ def fit(
     refuse_arguments(arguments)
     from gpuwise.cli.this_machine import cluster_or_text
     from gpuwise.plan.api import fit as check
+    from gpuwise.plan.document import answer_document
 
-    answer = check(model, cluster_or_text(on), wishes_of(training, fixed))
+    document = answer_document(check(model, cluster_or_text(on), wishes_of(training, fixed)))
     if json:
         from gpuwise.cli.out import print_json
-        from gpuwise.plan.document import answer_document
 
-        print_json(answer_document(answer))
+        print_json(document)
     else:
-        from gpuwise.cli.fit.view import show_fit
+        from gpuwise.cli.answer import show
+        from gpuwise.report.answers.training import fit_answer
 
-        show_fit(answer)
+        show(fit_answer(document), shown)
     return 0

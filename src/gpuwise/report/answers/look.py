@@ -9,7 +9,7 @@ _CSS = """
 .tiles{display:grid;grid-template-columns:repeat(auto-fit,minmax(8.5rem,1fr));gap:.8rem;margin:1rem 0}
 .tiles div{background:var(--card);padding:.6rem .8rem}.tiles dt{font-size:.85rem;color:var(--muted)}
 .tiles dd{margin:0;font-size:1.3rem;font-weight:600;font-variant-numeric:tabular-nums}
-.yes{color:var(--good);font-weight:700}.no{color:var(--weak);font-weight:700}
+.yes{color:var(--good);font-weight:700}.no,.maybe{color:var(--weak);font-weight:700}
 .layout{color:var(--muted)}
 figure svg.bar{height:2.8rem;max-width:none}
 .legend{list-style:none;display:flex;flex-wrap:wrap;gap:.2rem 1.1rem;padding:0;margin:.5rem 0;font-size:.88rem}

@@ -13,7 +13,9 @@ from gpuwise.predict.estimate import to_document
 from gpuwise.predict.step.training import TrainingEstimate
 from gpuwise.report.answers import code, lab, plan, serving
 from gpuwise.report.answers.look import style
+from gpuwise.report.answers.training import fit_answer
 from gpuwise.report.answers.values import At, cell, inert
+from gpuwise.report.answers.written import body
 from gpuwise.report.page import TableRow, table
 from gpuwise.serve.capacity.answer import Capacity
 from gpuwise.serve.capacity.document import capacity_document
@@ -27,8 +29,8 @@ Shown = Plan[Any] | Fit[Any] | TrainingEstimate | Capacity | Occupancy | Simulat
 
 def markup(value: Shown) -> str:
     """``value`` as HTML that leaves the rest of the notebook alone (CSS nesting, as browsers have it since 2023)."""
-    body = inert("".join(_body(value)))
-    return f'<div class="gpuwise"><style>.gpuwise{{{style().replace(":root", "&")}{_OWN}}}</style>{body}</div>'
+    shown = inert("".join(_body(value)))
+    return f'<div class="gpuwise"><style>.gpuwise{{{style().replace(":root", "&")}{_OWN}}}</style>{shown}</div>'
 
 
 def _body(value: Shown) -> list[str]:
@@ -43,7 +45,7 @@ def _body(value: Shown) -> list[str]:
         return plan.estimate({**head, **cast(dict[str, Any], to_document(estimate_document(value)))})
     document = answer_document(value)
     if not isinstance(value.subject, CapturedStep):
-        return plan.plan(document) if isinstance(value, Plan) else plan.fit(document)
+        return plan.plan(document) if isinstance(value, Plan) else [body(fit_answer(document))]
     if isinstance(value, Fit):
         return code.code_fit(document)
     shown = [(name, at) for name, at in At(document).items() if not isinstance(at.expected.value, dict | list)]

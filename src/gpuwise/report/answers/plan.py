@@ -8,7 +8,7 @@ from urllib.parse import urlencode
 
 from gpuwise.report.answers.drawings import Dot, Part, around, bar, points
 from gpuwise.report.answers.values import At, button, cell, sentences, shown, spread
-from gpuwise.report.page import Markup, TableCell, TableRow, heading, notes, table, text
+from gpuwise.report.page import TableRow, heading, notes, table, text
 from gpuwise.text import escape
 from gpuwise.units import format_bytes, format_duration
 from gpuwise.workload.optimizer import offloaded_states
@@ -178,39 +178,3 @@ def _changes(place: At) -> str:
         for n in place
     ]
     return table("One change", ["change", "speed", "a step", "memory", "chance to fit"], rows)
-
-
-def fit(document: Mapping[str, Any]) -> list[str]:
-    """A fit as the body of a page: yes or no, what fills the memory, what would make it fit."""
-    d = At(document)
-    body = [
-        f"<h2>{escape(d['model']['name'].text)} on {escape(d['cluster']['label'].text)}</h2>",
-        '<p class="yes">It fits.</p>' if d["fits"].value else '<p class="no">It does not fit.</p>',
-        tiles(d, (*TILES[2:], ("headroom_bytes", "Room"))),
-        f'<p class="layout">{escape(layout_words(d["strategy"]))}</p>',
-        f'<div class="figures">{bars(d, d["device_bytes"])}</div>\n',
-    ]
-    for title, name in (("Remedies", "remedies"), ("Together", "combinations")):
-        body += [heading(title), _remedies(d["strategy"], d[name], title)] if d[name] else []
-    for title, name in (("A bigger GPU", "bigger"), ("More of them", "more")):
-        if d[name]:
-            rows = [
-                TableRow(o["cluster"]["label"].text, [cell(o[k]) for k in ("usd_per_gpu_hour", "step_time_s", "memory_bytes")])
-                for o in d[name]
-            ]
-            body += [heading(title), table(title, ["GPUs", "a GPU-hour", "a step", "memory"], rows)]
-    return [*body, heading("Assumed"), notes(sentences(d["assumed"]))]
-
-
-def _remedies(strategy: At, place: At, title: str) -> str:
-    rows = list[TableRow]()
-    for i, r in enumerate(place):
-        sets = differences(strategy, r["strategy"])
-        name: Markup | str = r["name"].text
-        if sets:
-            tick = f'<input type="checkbox" id="{title.lower()}-{i}" data-tick="{escape(urlencode(sets))}">'
-            name = Markup(f'<label for="{title.lower()}-{i}">{tick} {escape(name)}</label>')
-        odds = Markup(f"chance {shown(r['fit_probability']).html}") if r["fit_probability"] else ""
-        fits = TableCell("fits" if r["fits"].value else "does not fit", odds, mark="best" if r["fits"].value else "weak")
-        rows.append(TableRow(name, [fits, cell(r["saved_bytes"]), cell(r["memory_bytes"]), cell(r["slower"])]))
-    return table(title, ["change", "then", "saves", "memory", "speed"], rows)

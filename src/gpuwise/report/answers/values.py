@@ -10,7 +10,7 @@ from typing import Any, cast
 from urllib.parse import urlencode
 
 from gpuwise.plan.explain import chance, speed_words
-from gpuwise.report.page import Markup, TableCell, Text
+from gpuwise.report.page import Markup, TableCell, Text, text
 from gpuwise.text import capital, escape
 from gpuwise.units import format_bytes, format_count, format_duration, format_rate, format_usd
 
@@ -168,9 +168,9 @@ def cell(place: At, *, small: Text | None = None, mark: str = "") -> TableCell:
     return TableCell(shown(place), spread(place) if small is None else small, mark)
 
 
-def button(words: str, query: Mapping[str, str]) -> Markup:
+def button(words: Text, query: Mapping[str, str]) -> Markup:
     """What asks again with these options on a live page, and is text on others."""
-    return Markup(f'<button type="button" data-set="{escape(urlencode(query))}">{escape(words)}</button>')
+    return Markup(f'<button type="button" data-set="{escape(urlencode(query))}">{text(words)}</button>')
 
 
 CHOOSE = ": choose a point"

@@ -1,0 +1,286 @@
+"""An answer on a terminal: the first screen, chosen parts, or all of it."""
+
+from __future__ import annotations
+
+import io
+import shlex
+from collections.abc import Collection, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from gpuwise.cli.asked import asked
+from gpuwise.cli.bars import single, stacked
+from gpuwise.cli.out import console, grid, table_of
+from gpuwise.cli.shown import parts_shown
+from gpuwise.report.answers.answer import (
+    Answer,
+    Block,
+    Chart,
+    Command,
+    Figure,
+    Notes,
+    Phrase,
+    Picture,
+    Points,
+    Section,
+    Stack,
+    Table,
+    brief,
+    plain,
+)
+from gpuwise.text import capital, shell_lines
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+    from rich.text import Text
+
+    from gpuwise.cli.shown import Shown
+
+LINES = 25
+"""Of a first screen."""
+ROWS, FEWEST = 5, 2
+"""Of a table on it; with as few as the second a part is left out."""
+WIDEST = 100
+"""Columns of a bar, at most."""
+STATES = {"yes": "bold green", "maybe": "bold yellow", "no": "bold red", "": "bold"}
+STYLES = {"good": "green", "best": "bold green", "bad": "red", "weak": "yellow", "dim": "dim", "": ""}
+LEVELS = "▁▂▃▄▅▆▇█"
+LEAST = 0.0005
+"""Of a bar: less is rounding."""
+
+
+def show(answer: Answer, shown: Shown | None) -> None:
+    """Print what is asked for of an answer; ``shown`` are the options of :mod:`gpuwise.cli.shown`, None where none is given."""
+    _print(answer, console(), () if shown is None else parts_shown(shown))
+
+
+def text(answer: Answer, names: Collection[str] | None = (), width: int = 80) -> str:
+    """What a terminal of ``width`` columns shows: the parts of these names, the first screen without any, all for None."""
+    from gpuwise.cli.out import printing_console
+
+    out = io.StringIO()
+    to = printing_console(width=width, file=out)
+    _print(answer, to, names)
+    return out.getvalue()
+
+
+def _print(answer: Answer, to: Console, names: Collection[str] | None) -> None:
+    for line in _whole(answer, to, names) if names is None or names else _first(answer, to):
+        to.print(line)
+
+
+def _whole(answer: Answer, to: Console, names: Collection[str] | None) -> Iterator[RenderableType]:
+    """Everything, or the verdict with the parts of these names."""
+    yield from _head(answer, to, lead=names is None)
+    parts = [p for p in answer.parts if names is None or p.name in names]
+    for part in parts:
+        yield from _part(part, to, None)
+    if names is None:
+        for title, sentences in (("Not sure of", answer.unsure), ("Assumed", answer.assumed)):
+            if sentences:
+                yield from ("", _bold(title), _indented(_notes(Notes(sentences, "dim"))))
+        yield from _next(answer, to)
+    elif not parts:
+        yield _indented(_text(f"Nothing of that here; this answer has {_options(answer.parts)}", "dim"))
+
+
+def _first(answer: Answer, to: Console) -> list[RenderableType]:
+    """The first screen: as many rows and parts as it has lines for."""
+    parts = [p for p in answer.parts if p.first]
+    made: list[RenderableType] = []
+    for n, rows in [(n, rows) for n in range(len(parts), -1, -1) for rows in range(ROWS, FEWEST, -1)]:
+        made = [*_head(answer, to)]
+        for part in parts[:n]:
+            made += _part(part, to, rows)
+        made += _foot(answer, to, parts[:n], rows)
+        if sum(len(to.render_lines(line, pad=False)) for line in made) <= LINES:
+            break
+    return made
+
+
+def _head(answer: Answer, to: Console, *, lead: bool = True) -> Iterator[RenderableType]:
+    yield _text(answer.verdict, STATES[answer.state])
+    if lead and answer.lead:
+        yield _indented(_text(answer.lead, "dim"))
+    if lead and answer.figures:
+        yield from ("", _indented(_figures(answer.figures)))
+
+
+def _figures(figures: Sequence[Figure]) -> RenderableType:
+    table = grid(3)
+    for f in figures:
+        more = [plain(words) for words in (f.small, f.note) if words]
+        table.add_row(_text(f.name), _text(f.value, "bold"), _text("; ".join(m for m in more if m), "dim"))
+    return table
+
+
+def _foot(answer: Answer, to: Console, parts: Sequence[Section], rows: int) -> Iterator[RenderableType]:
+    """What is not sure, where the rest is, and what to do next."""
+    yield ""
+    for title, sentences in (("Not sure of", answer.unsure), ("Assumed", answer.assumed)):
+        if sentences:
+            yield _text(f"{title}: {'; '.join(brief(sentences))}", "dim")
+    rest = [p for p in answer.parts if p not in parts or _is_cut(p, rows)]
+    more = f"{_options(rest)} --all".strip()
+    if rest or answer.assumed != brief(answer.assumed):
+        yield _text(f"More: {more}", "dim")
+    yield from _next(answer, to)
+
+
+def _options(parts: Sequence[Section]) -> str:
+    return " ".join(f"--{p.name}" for p in parts)
+
+
+def _is_cut(part: Section, rows: int) -> bool:
+    first = part.blocks[0]
+    return len(part.blocks) > 1 or (isinstance(first, Table) and len(first.rows) > rows)
+
+
+def _next(answer: Answer, to: Console) -> Iterator[RenderableType]:
+    if answer.next is not None:
+        yield from _command(answer.next, to)
+
+
+def _command(command: Command, to: Console) -> Iterator[RenderableType]:
+    """``why`` and the command, on one line where there is room."""
+    from rich.text import Text
+
+    words = command.line(asked())
+    if not words:
+        return
+    quoted = [*([] if command.words else ["gpuwise"]), *map(shlex.quote, words)]
+    why, line = f"{command.why}:  " if command.why else "", " ".join(quoted)
+    if len(why) + len(line) <= to.width:
+        yield Text.assemble(why, (line, "cyan"))
+        return
+    if why:
+        yield _text(why.rstrip())
+    for text in shell_lines(quoted, to.width - 2):
+        yield Text(f"  {text}", "cyan", no_wrap=True, overflow="ignore")
+
+
+def _part(part: Section, to: Console, rows: int | None) -> Iterator[RenderableType]:
+    """A part under its title; with a number of ``rows`` its first block, with at most as many."""
+    first = part.blocks[0]
+    yield ""
+    yield _stack_head(part.title, first) if isinstance(first, Stack) else _bold(part.title)
+    for block in part.blocks if rows is None else [first]:
+        yield from (_indented(line) for line in _block(block, to, rows))
+
+
+def _block(block: Block, to: Console, rows: int | None) -> Iterator[RenderableType]:
+    match block:
+        case Table():
+            yield _table(block, rows)
+            if block.below:
+                yield _text(block.below, "dim")
+        case Stack():
+            yield from _stack(block, to.width)
+        case Chart():
+            yield from _chart(block)
+        case Points():
+            yield from (_text(d.words, "bold" if d.chosen else "") for d in block.dots)
+        case Picture():
+            yield from (_text(words) for words in block.words)
+        case Notes():
+            yield _notes(block)
+        case Command():
+            yield from _command(block, to)
+
+
+def _table(block: Table, rows: int | None) -> RenderableType:
+    leaves = sorted((c for c in block.columns if c.leaves), key=lambda c: c.leaves)
+    table = table_of(
+        [c.title for c in block.columns],
+        left=[c.title for c in block.columns if c.words or c.under],
+        wrap=[c.title for c in block.columns if c.words],
+        gives_way=[c.title for c in leaves],
+        under=next((c.title for c in block.columns if c.under), None),
+    )
+    for row in block.rows[:rows]:
+        if row.heading:
+            table.add_heading(_text(row.cells[0].value, "bold"))
+        else:
+            table.add_row(*(_text(c.value, STYLES[c.mark]) for c in row.cells), style=STYLES[row.mark])
+    return table
+
+
+def _stack_head(title: str, block: Stack) -> RenderableType:
+    from rich.text import Text
+
+    whole: list[Phrase] = [": ", block.whole.expected, *([" of ", block.limit] if block.limit is not None else [])]
+    return Text.assemble((title, "bold"), plain(whole), f", {plain(block.room)}" if block.room else "")
+
+
+def _stack(block: Stack, width: int) -> Iterator[RenderableType]:
+    """A bar with its key, or a line for each part."""
+    from rich.text import Text
+
+    total = sum(p.place.number for p in block.parts)
+    if block.apart:
+        table = grid(4)
+        table.columns[1].justify = table.columns[2].justify = "right"
+        for p in block.parts:
+            share = p.place.number / total if total else 0.0
+            table.add_row(p.name, p.place.text, f"{100 * share:.0f} %", single(share, max(10, min(width, WIDEST) - 42)))
+        yield table
+        return
+    limit = block.whole.number if block.limit is None else block.limit.number
+    sizes = {p.name: p.place.number for p in block.parts if p.place.number > LEAST * max(limit, total)}
+    bar, keys = stacked(sizes, max(limit, 1e-9), max(20, min(width - 4, WIDEST)))
+    yield bar
+    texts = {p.name: p.place.text for p in block.parts}
+    cells = [Text.assemble(key, f" {name} {texts[name]}") for name, key in keys]
+    per_row = max(1, min(len(cells), (width - 2) // (max(map(len, cells), default=1) + 2)))
+    table = grid(per_row)
+    for i in range(0, len(cells), per_row):
+        table.add_row(*cells[i : i + per_row])
+    yield table
+
+
+def _chart(block: Chart) -> Iterator[RenderableType]:
+    """A row of bars for each line, with its ends in words."""
+    table = grid(3)
+    for line in block.lines:
+        values = [y for _, y in line.points]
+        if values:
+            ends = f"{block.y.words(values[0])} to {block.y.words(values[-1])}"
+            table.add_row(line.name, spark(values), _text(ends, "dim"))
+    xs = [x for line in block.lines for x, _ in line.points]
+    if xs:
+        yield table
+        yield _text(f"{block.x.title}: {block.x.words(min(xs))} to {block.x.words(max(xs))}", "dim")
+    yield from (_text(sentence, "dim") for sentence in block.below)
+
+
+SPARKS = 30
+"""Characters of a row of bars, at most."""
+
+
+def spark(values: Sequence[float]) -> str:
+    """``values`` as a row of bars, the largest full."""
+    picked = [values[i * len(values) // SPARKS] for i in range(SPARKS)] if len(values) > SPARKS else values
+    most = max(picked) or 1.0
+    return "".join(LEVELS[min(int(max(v, 0.0) / most * len(LEVELS)), len(LEVELS) - 1)] for v in picked)
+
+
+def _notes(block: Notes) -> RenderableType:
+    table = grid(2, pad=1)
+    for item in block.items:
+        table.add_row("-", capital(plain(item)), style=STYLES[block.mark])
+    return table
+
+
+def _indented(line: RenderableType) -> RenderableType:
+    from rich.padding import Padding
+
+    return Padding(line, (0, 0, 0, 2), expand=False)
+
+
+def _bold(words: str) -> RenderableType:
+    return _text(words, "bold")
+
+
+def _text(phrase: Phrase, style: str = "") -> Text:
+    from rich.text import Text
+
+    return Text(plain(phrase), style)

@@ -1,0 +1,16 @@
+"""The parts of each command's answer: names, which are options of the command, and what they show. Nothing is loaded here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+PARTS: Mapping[str, Mapping[str, str]] = {
+    "fit": {
+        "ways": "What makes it fit",
+        "memory": "What fills the memory",
+        "step": "Where the time of a step goes",
+        "tried": "Each change alone",
+        "gpus": "Bigger GPUs, and more of these",
+    },
+}
+"""By command: name and title of each part."""
