@@ -9,12 +9,14 @@ import pytest
 
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.facts.models.catalogue import find_model
+from gpuwise.predict.memory.allocator.simulation import simulate_capture
 from gpuwise.workload.adapters import DEFAULT_TARGETS
 from gpuwise.workload.blocks.point import NF4_BYTES_PER_PARAMETER, Point
 from gpuwise.workload.capture.captured import Capture, Category
 from gpuwise.workload.eager.tape import Tape, spec
 from gpuwise.workload.row_codes import Phase
 from gpuwise.workload.stacks.stack import find_stack
+from gpuwise.workload.transformer import whole_step as writer
 from gpuwise.workload.transformer.parameters import adapter_parameters, count_parameters
 from gpuwise.workload.transformer.whole_step import N_STEPS, STATES, whole_step
 
@@ -139,6 +141,24 @@ def test_frozen_weights_have_neither_gradient_nor_state(arch: Architecture, reco
     assert largest(made, Category.GRADIENT) == adapters
     assert largest(made, Category.OPTIMIZER) == 2 * adapters
     assert (made.live_bytes() >= 0).all()
+
+
+@pytest.mark.parametrize("recompute", ["none", "full"])
+@pytest.mark.parametrize("arch", [GPT2, LLAMA])
+def test_one_step_of_adapters_is_as_full_as_the_second_of_two(
+    arch: Architecture, recompute: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def made() -> Capture:
+        there = replace(point(autocast=False), lora_rank=16)
+        return whole_step(arch, there, recompute=recompute, optimizer="adamw", micro_batches=2)
+
+    one = made()
+    monkeypatch.setattr(writer, "n_steps", lambda *_, **__: N_STEPS)
+    two = made()
+    assert (len(one.steps), len(two.steps)) == (1, N_STEPS)
+    assert one.peak_bytes() == two.peak_bytes()
+    first, second = (simulate_capture(c).peak_reserved_bytes for c in (one, two))
+    assert first == pytest.approx(second, rel=0.01)
 
 
 def test_adapters_on_half_precision_weights_stay_in_fp32() -> None:
