@@ -184,8 +184,8 @@ class GlobalAttention:
 
 @dataclass(frozen=True, slots=True)
 class SharedCache:
-    """The last ``layers`` layers have no keys and values of their own: they read the cache of the last layer before them that sees
-    as far (Gemma 3n, Gemma 4 E2B)."""
+    """The last ``layers`` layers have no keys and values of their own: they read the cache of the last layer before them that
+    sees as far (Gemma 3n, Gemma 4 E2B)."""
 
     layers: int
     ffn: int
@@ -299,7 +299,8 @@ class Architecture:
     global_attention: GlobalAttention | None = None
     shared_cache: SharedCache | None = None
     per_layer_embedding: int = 0
-    """Width of a second embedding of each token, a table for every layer, which a gate of the layer's output lets in (Gemma 4 E2B)."""
+    """Width of a second embedding of each token, a table for every layer, which a gate of the layer's output lets in (Gemma 4
+    E2B)."""
     keys_are_values: bool = False
     """Keys and values come from one projection."""
     pattern: str = ""

@@ -1,6 +1,6 @@
-"""A second embedding of each token for every layer (Gemma 3n, Gemma 4 E2B; transformers modeling_gemma4.py): a gate of the layer's
-output lets it in, and a projection adds it to the residual. The embedding comes from a table that is only looked up, and from a
-projection of the first hidden states, counted here as the share of one layer.
+"""A second embedding of each token for every layer (Gemma 3n, Gemma 4 E2B; transformers modeling_gemma4.py): a gate of the
+layer's output lets it in, and a projection adds it to the residual. The embedding comes from a table that is only looked up, and
+from a projection of the first hidden states, counted here as the share of one layer.
 """
 
 from __future__ import annotations
