@@ -17,7 +17,7 @@ from ratios import print_errors
 from gpuwise.facts.hardware.naming import find_accelerator
 from gpuwise.facts.models.catalogue import find_model
 from gpuwise.predict.coefficients import load_json
-from gpuwise.serve.llama_cpp import prompt_time, token_time
+from gpuwise.serve.streams import prompt_time, token_time
 
 RUNS = Path(__file__).with_name("local_runs.csv")
 WRITTEN = 128

@@ -13,7 +13,7 @@ from gpuwise.calibrate.serving.predict import ServingGroup
 from gpuwise.calibrate.serving.rows import ServingRow, is_check
 from gpuwise.serve.engines.costs import EngineCosts
 from gpuwise.serve.engines.engine import version_number
-from gpuwise.serve.llama_cpp import seconds
+from gpuwise.serve.streams import seconds
 from studies.coefficient_files import write
 from studies.optimizers import least_squares
 from studies.serving.llama_batches import fit_apple, fit_other_prompts, fit_prompts

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from gpuwise.calibrate.serving.rows import ServingRow
 from gpuwise.facts.hardware.naming import find_accelerator
 from gpuwise.facts.models.catalogue import find_model
-from gpuwise.serve.llama_cpp import prompt_time, seconds
+from gpuwise.serve.streams import prompt_time, seconds
 from studies.optimizers import least_squares
 from studies.spreads import log_sigma_of
 

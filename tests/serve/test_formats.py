@@ -6,6 +6,7 @@ import pytest
 
 from gpuwise.errors import InputError, UnknownNameError
 from gpuwise.facts.models.catalogue import find_model
+from gpuwise.serve.engines.engine import ENGINES, LOCAL_ENGINE
 from gpuwise.serve.formats import (
     ENGINE_FORMATS,
     FORMAT_OF_BITS,
@@ -13,7 +14,6 @@ from gpuwise.serve.formats import (
     LLAMA_CPP_FORMATS,
     find_format,
     format_of_precision,
-    gguf_bits,
     gguf_format,
     weight_bytes,
     weight_bytes_read,
@@ -36,7 +36,7 @@ def test_every_format_of_an_engine_has_a_nearest_one_in_llama_cpp() -> None:
     assert set(ENGINE_FORMATS) | set(LLAMA_CPP_FORMATS) == set(FORMATS)
     for name in ENGINE_FORMATS:
         nearest = FORMATS[FORMATS[name].llama_cpp]
-        assert nearest.of_llama_cpp and nearest.bytes_per_weight == pytest.approx(FORMATS[name].bytes_per_weight, rel=0.2)
+        assert nearest.local and nearest.bytes_per_weight == pytest.approx(FORMATS[name].bytes_per_weight, rel=0.2)
     assert [FORMATS[name].llama_cpp for name in FORMAT_OF_BITS.values()] == ["F16", "Q8_0", "Q4_K_M"]
 
 
@@ -85,9 +85,9 @@ def test_the_format_in_a_gguf_files_name(name: str, form: str | None) -> None:
 def test_a_gguf_format_of_unknown_size_or_without_a_simulated_width_is_refused() -> None:
     with pytest.raises(UnknownNameError, match="IQ2_XS"):
         gguf_format("llama-3.1-8b-IQ2_XS.gguf")
-    assert [gguf_bits(form) for form in ("F16", "Q8_0", "Q4_K_M")] == [16, 8, 4]
+    assert [ENGINES[LOCAL_ENGINE].bits_of(form) for form in ("F16", "Q8_0", "Q4_K_M")] == [16, 8, 4]
     with pytest.raises(InputError, match="Q6_K weights is not simulated"):
-        gguf_bits("Q6_K")
+        ENGINES[LOCAL_ENGINE].bits_of("Q6_K")
 
 
 @pytest.mark.parametrize(("model", "gib"), [("gpt-oss-20b", 11.27), ("gpt-oss-120b", 59.02)])
@@ -95,4 +95,4 @@ def test_files_in_mxfp4_are_their_size(model: str, gib: float) -> None:
     """ggml-org/gpt-oss-20b-GGUF and -120b: experts in MXFP4, the rest in Q8_0."""
     assert weight_bytes(find_model(model), "MXFP4") / 2**30 == pytest.approx(gib, rel=0.01)
     form = gguf_format(f"{model}-mxfp4.gguf")
-    assert form == "MXFP4" and gguf_bits(form) == 4
+    assert form == "MXFP4" and ENGINES[LOCAL_ENGINE].bits_of(form) == 4

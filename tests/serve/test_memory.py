@@ -11,10 +11,10 @@ from gpuwise.facts.hardware.systems import default_system
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.facts.models.catalogue import find_model
 from gpuwise.predict.memory.kv_cache import PAGED, kv_cache_bytes
-from gpuwise.serve.engines.engine import EngineConfig, tensor_parallel
+from gpuwise.serve.engines.engine import ENGINES, LOCAL_ENGINE, EngineConfig, tensor_parallel
 from gpuwise.serve.engines.llama_cpp import LAYOUT
 from gpuwise.serve.formats import weight_bytes
-from gpuwise.serve.memory import UNIFIED_SHARE, ServingMemory, cache_layout, llama_cpp_memory, rank_weights
+from gpuwise.serve.memory import UNIFIED_SHARE, ServingMemory, cache_layout, local_memory, rank_weights
 from gpuwise.serve.replica import EngineReplica
 from gpuwise.serve.simulate import Server
 from gpuwise.units import GIB
@@ -38,9 +38,9 @@ def test_memory_grows_with_sequences_and_shrinks_with_ranks(a: int, b: int, tp: 
 
 def test_local_weights_are_the_size_of_their_files() -> None:
     card = accelerators()["rtx-4090"]
-    q4 = llama_cpp_memory(EIGHT, card, "Q4_K_M", n_devices=1, context=4096)
+    q4 = local_memory(ENGINES[LOCAL_ENGINE], EIGHT, card, "Q4_K_M", n_devices=1, context=4096)
     assert q4.weights == pytest.approx(4.92e9, rel=0.02)  # Meta-Llama-3.1-8B-Instruct-Q4_K_M.gguf is 4.92 GB
-    f16 = llama_cpp_memory(EIGHT, card, "F16", n_devices=1, context=4096)
+    f16 = local_memory(ENGINES[LOCAL_ENGINE], EIGHT, card, "F16", n_devices=1, context=4096)
     assert f16.weights == pytest.approx(16.07e9, rel=0.01)
 
 
@@ -48,7 +48,7 @@ def test_the_cache_is_the_one_every_command_prints() -> None:
     gemma, card = find_model("gemma-3-27b"), accelerators()["rtx-4090"]
     held = engine_memory(gemma, card, EngineConfig(weights="int4_wo"), sequences=3, context=32768)
     assert held.cache == 3 * float(kv_cache_bytes(gemma, 32768)) and held.fits is (held.total <= held.most)
-    local = llama_cpp_memory(gemma, card, "Q4_K_M", n_devices=1, context=32768)
+    local = local_memory(ENGINES[LOCAL_ENGINE], gemma, card, "Q4_K_M", n_devices=1, context=32768)
     assert local.cache == float(kv_cache_bytes(gemma, 32768, LAYOUT))
     assert cache_layout("bf16") is PAGED and cache_layout("F16") is LAYOUT
 
@@ -70,7 +70,7 @@ def test_what_a_program_may_take() -> None:
     pool = Server(EIGHT, default_system(card), EngineConfig()).memory
     assert (empty.most, empty.weights, empty.workspace) == (pool.requested, pool.weights, pool.other)
     assert pool.pool == empty.most - empty.weights - empty.workspace
-    local = llama_cpp_memory(EIGHT, shared, "Q8_0", n_devices=1, context=4096)
+    local = local_memory(ENGINES[LOCAL_ENGINE], EIGHT, shared, "Q8_0", n_devices=1, context=4096)
     assert local.most == UNIFIED_SHARE * shared.memory_bytes
 
 

@@ -12,10 +12,10 @@ from gpuwise.facts.models.catalogue import find_model
 from gpuwise.serve.engines.engine import engine_runs, tensor_parallel
 from gpuwise.serve.formats import FORMAT_OF_BITS
 from gpuwise.serve.iteration import iteration_time
-from gpuwise.serve.llama_cpp import token_time
-from gpuwise.serve.replica import EngineReplica, LlamaCppReplica, NoReplica, ReplicaStep, replicas, serve
+from gpuwise.serve.replica import EngineReplica, LocalReplica, NoReplica, ReplicaStep, replicas, serve
 from gpuwise.serve.simulate import Server
 from gpuwise.serve.steady import step_time
+from gpuwise.serve.streams import token_time
 
 EIGHT, SEVENTY = find_model("llama-3.1-8b"), find_model("llama-3.1-70b")
 WIDEST_FIRST = tuple(FORMAT_OF_BITS.values())
@@ -67,7 +67,7 @@ def test_llama_cpp_serves_one_sequence_only() -> None:
     assert [r.program for r in one] == ["vLLM", "llama.cpp"] and [r.program for r in several] == ["vLLM"]
     assert [r.program for r in replicas(EIGHT, system("rtx-4090"), "Q4_0", 1)] == ["llama.cpp"]
     assert [r.program for r in replicas(EIGHT, system("rtx-4090"), "nvfp4", 1)] == ["vLLM"]  # it has no such numbers
-    local = LlamaCppReplica(EIGHT, system("rtx-4090"), "Q4_K_M", 1)
+    local = LocalReplica(EIGHT, system("rtx-4090"), "Q4_K_M", 1)
     for refused in (lambda: local.step(2, 4096), lambda: local.memory(2, 4096)):
         with pytest.raises(InputError):
             refused()
@@ -129,7 +129,7 @@ def test_sequences_that_fit_fill_the_memory() -> None:
     replica = EngineReplica(EIGHT, system("h100-sxm"), tensor_parallel(EIGHT, "bf16", 1))
     most = replica.most_sequences(4096)
     assert replica.memory(int(most), 4096).fits and not replica.memory(int(1.05 * most), 4096).fits
-    local = LlamaCppReplica(EIGHT, system("m2-ultra"), "F16", 1)
+    local = LocalReplica(EIGHT, system("m2-ultra"), "F16", 1)
     memory = local.memory(1, 4096)
     assert local.most_sequences(4096) * memory.cache == pytest.approx(memory.most - memory.weights - memory.workspace)
 
@@ -138,9 +138,9 @@ def test_notes() -> None:
     widened = EngineReplica(EIGHT, system("a100-sxm-80gb"), tensor_parallel(EIGHT, "fp8", 1))
     assert widened.notes and not EngineReplica(EIGHT, system("h100-sxm"), widened.config).notes
     stranger = default_system(accelerators()["snapdragon-8-elite-hexagon"])
-    assert LlamaCppReplica(EIGHT, stranger, "Q4_K_M", 1).notes
-    assert not LlamaCppReplica(EIGHT, system("rtx-4090"), "Q4_K_M", 1).notes
-    assert LlamaCppReplica(EIGHT, system("2x4090"), "Q4_K_M", 2).notes
+    assert LocalReplica(EIGHT, stranger, "Q4_K_M", 1).notes
+    assert not LocalReplica(EIGHT, system("rtx-4090"), "Q4_K_M", 1).notes
+    assert LocalReplica(EIGHT, system("2x4090"), "Q4_K_M", 2).notes
 
 
 @pytest.mark.thorough

@@ -20,10 +20,9 @@ from gpuwise.facts.hardware.systems import Cluster, default_system
 from gpuwise.pick.jobs import PEAK_OVER_MEAN, ModelJob
 from gpuwise.pick.outcomes import CHANGED, SAME
 from gpuwise.predict.estimate import Estimate
-from gpuwise.serve.engines.engine import engine_runs, tensor_parallel
+from gpuwise.serve.engines.engine import ENGINES, LOCAL_ENGINE, engine_runs, tensor_parallel
 from gpuwise.serve.formats import FORMAT_OF_BITS, FORMATS, weight_bytes_read
-from gpuwise.serve.llama_cpp import MOST_DEVICES
-from gpuwise.serve.memory import ServingMemory, llama_cpp_memory
+from gpuwise.serve.memory import ServingMemory, local_memory
 from gpuwise.serve.replica import EngineReplica, NoReplica, Replica, serve
 from gpuwise.serve.splits import why_refused
 
@@ -99,9 +98,9 @@ def _memories(job: ModelJob, accelerator: Accelerator, bits: int, n: int) -> Ite
     replica = _replica(job, accelerator, weights, n)
     if engine_runs(accelerator) and not why_refused(job.arch, replica.config):
         yield replica.memory(users, _context(job))
-    if job.load.users == 1 and n <= MOST_DEVICES:
+    if job.load.users == 1 and n <= ENGINES[LOCAL_ENGINE].in_turn:
         local = FORMATS[weights].llama_cpp
-        yield llama_cpp_memory(job.arch, accelerator, local, n_devices=n, context=_context(job))
+        yield local_memory(ENGINES[LOCAL_ENGINE], job.arch, accelerator, local, n_devices=n, context=_context(job))
 
 
 def least_token_s(job: ModelJob, accelerator: Accelerator, n: int) -> float:

@@ -1,6 +1,6 @@
 """What a model costs on one device or one host: a generated token, or a training run, on GPUs beside a processor.
 
-Decoding comes in two kinds. Formats of llama.cpp (F16, Q8_0, Q4_K_M ...) are one sequence on a local program;
+Decoding comes in two kinds. Formats of a local program (llama.cpp: F16, Q8_0, Q4_K_M ...) are one sequence;
 formats of a serving engine (bf16, fp8, int4_wo ...) are a batch in vLLM, split over all GPUs named. A processor
 decodes as llama.cpp does, in the nearest of its formats.
 """
@@ -21,7 +21,7 @@ from gpuwise.plan.one_op import Target, ratio
 from gpuwise.predict import cpu as processor
 from gpuwise.predict.estimate import Estimate
 from gpuwise.predict.memory.kv_cache import kv_cache_bytes
-from gpuwise.serve.engines.engine import DEFAULT_ENGINE, ENGINES, LOCAL_ENGINE, tensor_parallel
+from gpuwise.serve.engines.engine import DEFAULT_ENGINE, ENGINES, LOCAL_ENGINE, engine_of, tensor_parallel
 from gpuwise.serve.formats import FORMATS, find_format, weight_bytes, weight_bytes_read
 from gpuwise.serve.memory import cache_layout
 from gpuwise.serve.processor import token_time
@@ -158,9 +158,9 @@ def _cpu_decode(cpu: Cpu, arch: Architecture, form: str, context: int, batch: in
 def _gpu_decode(target: Cluster, arch: Architecture, form: str, context: int, batch: int) -> ModelRow:
     """The way to serve it on all GPUs of ``target`` together."""
     a, n = target.accelerator, target.n_accelerators
-    if not FORMATS[form].of_llama_cpp and n > most_ranks(target.system):
+    if not FORMATS[form].local and n > most_ranks(target.system):
         raise InputError(f"{target.label} is more than one host", hint="one engine runs in one host here")
-    split = tensor_parallel(arch, form, n) if not FORMATS[form].of_llama_cpp else None
+    split = tensor_parallel(arch, form, n) if not FORMATS[form].local else None
     why = "" if split is None else why_refused(arch, split)
     fewer = tensor_degrees(arch, split, n)[-1:] if split is not None and why else ()
     served = serve(arch, target.system, (form,), (n, *fewer), sequences=batch, context=context)
@@ -247,5 +247,7 @@ def _check_decode(arch: Architecture, form: str, context: int, batch: int) -> No
         raise InputError(f"{arch.name} takes up to {arch.max_seq_len:,} tokens", hint="give a shorter --context")
     if not 1 <= batch <= 100_000:
         raise InputError(f"{batch:,} sequences at once", hint="from 1 to 100,000")
-    if FORMATS[form].of_llama_cpp and batch > 1:
-        raise InputError(f"{form} is one sequence in llama.cpp", hint="for a batch take --weights bf16, fp8 or int4_wo")
+    if FORMATS[form].local and batch > 1:
+        raise InputError(
+            f"{form} is one sequence in {engine_of(form).title}", hint="for a batch take --weights bf16, fp8 or int4_wo"
+        )

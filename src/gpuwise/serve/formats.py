@@ -1,7 +1,7 @@
 """Formats weights are served in: bytes of a weight with its scales, bytes a model takes, bytes a token reads.
 
 Serving engines (vLLM, SGLang, TensorRT-LLM) narrow the matrices of the layers and keep embeddings, head and norms in 16
-bits; a file of llama.cpp is narrowed as a whole.
+bits; a file of a local program (llama.cpp) is narrowed as a whole.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from functools import lru_cache
 
 import numpy as np
 
-from gpuwise.errors import InputError, UnknownNameError
+from gpuwise.errors import UnknownNameError
 from gpuwise.facts.models.architecture import Architecture
-from gpuwise.facts.models.stored import check_agrees
 from gpuwise.predict.kernels.experts.loads import power_law
 from gpuwise.workload.transformer.parameters import count_parameters
 
 _GGUF = re.compile(r"[-._]((?:i?q[1-8]_(?:k(?:_(?:xl|[sml]))?|[01]|x?xs|xxs|nl|[sm]))|mxfp4|b?f16)\.gguf$", re.IGNORECASE)
+GGUF = "GGUF"
 WIDE_BYTES = 2.0
 """A weight an engine does not narrow."""
 
@@ -31,15 +31,17 @@ class WeightFormat:
     name: str
     bytes_per_weight: float
     llama_cpp: str
+    file: str = ""
+    """The kind of file that holds it, which one local program reads: ``GGUF``; empty: a checkpoint of serving engines."""
     equivalent: bool = True
     """llama.cpp's format stands for this one: the same bits, rounded to the same kind of number."""
     dense: str | None = None
     """Format of all but the routed experts, where the name means these alone."""
 
     @property
-    def of_llama_cpp(self) -> bool:
-        """Whether only llama.cpp runs it: a GGUF type under its own name."""
-        return self.name == self.llama_cpp
+    def local(self) -> bool:
+        """Whether only a local program runs it."""
+        return bool(self.file)
 
 
 FORMATS: dict[str, WeightFormat] = {
@@ -53,22 +55,22 @@ FORMATS: dict[str, WeightFormat] = {
         WeightFormat("mxfp4", 0.53125, "Q4_K_M", equivalent=False),
         WeightFormat("int8_wo", 1.0, "Q8_0"),
         WeightFormat("int4_wo", 0.515625, "Q4_K_M"),
-        WeightFormat("F16", 16.0 / 8, "F16"),
-        WeightFormat("BF16", 16.0 / 8, "BF16"),
-        WeightFormat("Q8_0", 8.5 / 8, "Q8_0"),
-        WeightFormat("Q6_K", 6.56 / 8, "Q6_K"),
-        WeightFormat("Q5_K_M", 5.69 / 8, "Q5_K_M"),
-        WeightFormat("Q4_K_M", 4.85 / 8, "Q4_K_M"),
-        WeightFormat("Q4_0", 4.55 / 8, "Q4_0"),
-        WeightFormat("Q3_K_M", 3.91 / 8, "Q3_K_M"),
-        WeightFormat("MXFP4", 0.53125, "MXFP4", dense="Q8_0"),
+        WeightFormat("F16", 16.0 / 8, "F16", GGUF),
+        WeightFormat("BF16", 16.0 / 8, "BF16", GGUF),
+        WeightFormat("Q8_0", 8.5 / 8, "Q8_0", GGUF),
+        WeightFormat("Q6_K", 6.56 / 8, "Q6_K", GGUF),
+        WeightFormat("Q5_K_M", 5.69 / 8, "Q5_K_M", GGUF),
+        WeightFormat("Q4_K_M", 4.85 / 8, "Q4_K_M", GGUF),
+        WeightFormat("Q4_0", 4.55 / 8, "Q4_0", GGUF),
+        WeightFormat("Q3_K_M", 3.91 / 8, "Q3_K_M", GGUF),
+        WeightFormat("MXFP4", 0.53125, "MXFP4", GGUF, dense="Q8_0"),
     )
 }
 """Scales of the engines' formats: NVFP4 one E4M3 per 16, MXFP4 one E8M0 per 32, int4 one fp16 per 128. llama.cpp's: mean
 over a Llama-3-8B file (ggml-org/llama.cpp tools/quantize/README.md); MXFP4 files hold experts in it and the rest in Q8_0
 (ggml-org/gpt-oss-20b-GGUF: 11.27 GiB)."""
-ENGINE_FORMATS = tuple(f.name for f in FORMATS.values() if not f.of_llama_cpp)
-LLAMA_CPP_FORMATS = tuple(f.name for f in FORMATS.values() if f.of_llama_cpp)
+ENGINE_FORMATS = tuple(f.name for f in FORMATS.values() if not f.local)
+LLAMA_CPP_FORMATS = tuple(f.name for f in FORMATS.values() if f.file == GGUF)
 FORMAT_OF_BITS = {16: "bf16", 8: "fp8", 4: "int4_wo"}
 """What an engine is asked for when only the width of the weights matters."""
 FORMAT_OF_PRECISION = {
@@ -106,32 +108,6 @@ def gguf_format(model: str) -> str | None:
         hint = "known are " + ", ".join(LLAMA_CPP_FORMATS)
         raise UnknownNameError("GGUF format", found[1], LLAMA_CPP_FORMATS, hint=hint)
     return name
-
-
-def gguf_bits(form: str) -> int:
-    """The width that stands for ``form`` among :data:`FORMAT_OF_BITS`. Raises InputError where none does."""
-    for bits, name in FORMAT_OF_BITS.items():
-        if FORMATS[name].llama_cpp == form or (bits == 4 and FORMATS[form].dense):
-            return bits
-    simulated = ", ".join(FORMATS[name].llama_cpp for name in FORMAT_OF_BITS.values())
-    raise InputError(f"a load on {form} weights is not simulated", hint=f"name a file in one of {simulated}")
-
-
-def bits_as_stored(arch: Architecture, asked: tuple[int, ...] | None) -> tuple[int, ...] | None:
-    """Widths to serve ``arch`` in: that of the format its name or config says, else those ``asked`` for. Raises InputError where
-    both are given and differ, or where no engine is simulated with that format."""
-    form = arch.stored_format
-    if form is None:
-        return asked
-    bits = {name: width for width, name in FORMAT_OF_BITS.items()}.get(form)
-    if bits is None and form in FORMATS and FORMATS[form].of_llama_cpp:
-        bits = gguf_bits(form)
-    if bits is None:
-        hint = f"name the model without its format ({arch.id}) and the nearest with --weights 8 or 4"
-        raise InputError(f"a load on {form} weights is not simulated: {', '.join(FORMAT_OF_BITS.values())} are", hint=hint)
-    if asked is not None and asked != (bits,):
-        check_agrees(arch, ",".join(map(str, asked)), ())
-    return (bits,)
 
 
 def format_of_precision(precision: str) -> WeightFormat:
@@ -182,4 +158,4 @@ def _experts_chosen(n_experts: int, n_active: int, tokens: int) -> float:
 
 def _outer_bytes(form: WeightFormat) -> float:
     """Of a weight outside the layers: tables, head, last norm."""
-    return form.bytes_per_weight if form.of_llama_cpp else max(WIDE_BYTES, form.bytes_per_weight)
+    return form.bytes_per_weight if form.local else max(WIDE_BYTES, form.bytes_per_weight)

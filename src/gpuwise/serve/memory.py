@@ -18,13 +18,11 @@ from gpuwise.facts.models.architecture import Architecture
 from gpuwise.predict.memory.context import context_bytes
 from gpuwise.predict.memory.device import usable_bytes
 from gpuwise.predict.memory.kv_cache import PAGED, CacheLayout, kv_cache_bytes
-from gpuwise.serve.engines.engine import EngineConfig, engine_of
+from gpuwise.serve.engines.engine import Engine, EngineConfig, engine_of
 from gpuwise.serve.formats import FORMATS, WIDE_BYTES, find_format, weight_bytes
 from gpuwise.serve.iteration_kernels import mxfp4_kernel
 from gpuwise.workload.transformer.parameters import count_parameters
 
-LOCAL_BATCH_TOKENS = 512
-"""The same for llama.cpp (n_ubatch, llama.cpp tools/server/README.md)."""
 MXFP4_TILES = {"marlin": (256, 128), "triton": (256, 1), "cutlass": (256, 256)}
 """Widths of which hidden and expert dimensions of a rank are padded to multiples, by kernel: vllm
 model_executor/layers/quantization/mxfp4.py, create_weights; Triton's layout on Hopper by what it loads (64.38 GiB of
@@ -108,12 +106,12 @@ def layers_of_stages(n_layers: int, stages: int) -> tuple[int, ...]:
     return tuple(each + (stages - 1 - rest <= i < stages - 1) for i in range(stages))
 
 
-def llama_cpp_memory(
-    arch: Architecture, accelerator: Accelerator, weights: str, *, n_devices: int, context: int
+def local_memory(
+    engine: Engine, arch: Architecture, accelerator: Accelerator, weights: str, *, n_devices: int, context: int
 ) -> ServingMemory:
-    """Bytes on one of ``n_devices`` that hold layers in turn (llama.cpp), one sequence of ``context`` tokens."""
-    cache = float(kv_cache_bytes(arch, context, replace(cache_layout(weights), stages=n_devices)))
-    workspace = LOCAL_BATCH_TOKENS * 4.0 * (arch.vocab + 4 * arch.hidden)
+    """Bytes on one of ``n_devices`` that hold layers in turn under a local ``engine``, one sequence of ``context`` tokens."""
+    cache = float(kv_cache_bytes(arch, context, replace(engine.cache, stages=n_devices)))
+    workspace = engine.prompt_batch * engine.buffer_bytes * (arch.vocab + 4 * arch.hidden)
     if accelerator.unified_memory:
         most = accelerator.memory_bytes * UNIFIED_SHARE
     else:

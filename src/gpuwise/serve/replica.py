@@ -10,22 +10,31 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from gpuwise.errors import GpuwiseError, InputError, UnpredictableError
 from gpuwise.facts.hardware.systems import System
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.predict.estimate import Estimate
-from gpuwise.serve.engines.engine import LOCAL_ENGINE, EngineConfig, engine_runs, tensor_parallel
+from gpuwise.serve.engines.engine import (
+    ENGINES,
+    LOCAL_ENGINE,
+    Engine,
+    EngineConfig,
+    check_runs,
+    engine_of,
+    engine_runs,
+    tensor_parallel,
+)
 from gpuwise.serve.engines.settings import Settings
 from gpuwise.serve.formats import FORMATS
-from gpuwise.serve.llama_cpp import MOST_DEVICES, token_time, vendors
-from gpuwise.serve.memory import ServingMemory, llama_cpp_memory, sequence_bytes
+from gpuwise.serve.memory import ServingMemory, local_memory, sequence_bytes
 from gpuwise.serve.simulate import Server
 from gpuwise.serve.simulate.front import known_error
 from gpuwise.serve.simulate.pool_memory import engine_parts
 from gpuwise.serve.splits import check_split
 from gpuwise.serve.steady import Steady, first_token_time, largest, prompt_time, step_time
+from gpuwise.serve.streams import token_time, vendors
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,30 +125,32 @@ class EngineReplica:
 
 
 @dataclass(frozen=True, slots=True)
-class LlamaCppReplica:
-    """One sequence under llama.cpp on ``ranks`` accelerators of ``system`` that hold layers in turn."""
+class LocalReplica:
+    """One sequence under a local program on ``ranks`` accelerators of ``system`` that hold layers in turn."""
 
     arch: Architecture
     system: System
     weights: str
     ranks: int
+    engine: Engine = field(default_factory=lambda: ENGINES[LOCAL_ENGINE])
 
     @property
     def program(self) -> str:
-        return LOCAL_ENGINE
+        return self.engine.title
 
     @property
     def notes(self) -> tuple[str, ...]:
         """What an answer should say besides."""
-        fitted = self.system.accelerator.vendor in vendors()
-        notes = () if fitted else (f"llama.cpp was fitted on {' and '.join(vendors())} devices only",)
+        fitted = vendors(self.engine)
+        known = self.system.accelerator.vendor in fitted
+        notes = () if known else (f"{self.program} was fitted on {' and '.join(fitted)} devices only",)
         return notes if self.ranks == 1 else (*notes, "layers in turn: bandwidths do not add")
 
     def memory(self, sequences: int, context: int) -> ServingMemory:
         """Bytes on a device with the cache of one sequence of ``context`` tokens. Raises InputError for several."""
         self._check(sequences)
-        return llama_cpp_memory(
-            self.arch, self.system.accelerator, self.weights, n_devices=self.ranks, context=context * sequences
+        return local_memory(
+            self.engine, self.arch, self.system.accelerator, self.weights, n_devices=self.ranks, context=context * sequences
         )
 
     def most_sequences(self, context: int) -> float:
@@ -150,14 +161,16 @@ class LlamaCppReplica:
     def step(self, sequences: int, context: int) -> Estimate:
         """Seconds of one more token with ``context`` tokens in the cache. Raises InputError for several sequences."""
         self._check(sequences)
-        return token_time(self.arch, self.system.accelerator, self.weights, context=context, n_devices=self.ranks)
+        return token_time(
+            self.arch, self.system.accelerator, self.weights, context=context, n_devices=self.ranks, engine=self.engine
+        )
 
     def _check(self, sequences: int) -> None:
         if sequences > 1:
-            raise InputError(f"{self.weights} is one sequence in llama.cpp", hint="for a batch take bf16, fp8 or int4_wo")
+            raise InputError(f"{self.weights} is one sequence in {self.program}", hint="for a batch take bf16, fp8 or int4_wo")
 
 
-Replica = EngineReplica | LlamaCppReplica
+Replica = EngineReplica | LocalReplica
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,14 +206,16 @@ def most_ranks(system: System) -> int:
 
 
 def replicas(arch: Architecture, system: System, weights: str, ranks: int, *, sequences: int = 1) -> Iterator[Replica]:
-    """The ways to hold ``arch`` in ``weights`` on ``ranks`` accelerators, the preferred one first: a format of llama.cpp is
-    llama.cpp's alone. Raises UnknownNameError for a format of neither."""
+    """The ways to hold ``arch`` in ``weights`` on ``ranks`` accelerators, the preferred one first: a local program's format is
+    that program's alone. Raises UnknownNameError for a format of none, InputError where its program does not run."""
     form = FORMATS[weights]
+    local = engine_of(weights) if form.local else ENGINES[LOCAL_ENGINE]
+    check_runs(system.accelerator, local)
     accelerator = system.accelerator
-    if not form.of_llama_cpp and engine_runs(accelerator):
+    if not form.local and engine_runs(accelerator):
         yield EngineReplica(arch, system, tensor_parallel(arch, weights, ranks))
-    if form.of_llama_cpp or (form.equivalent and sequences == 1 and ranks <= MOST_DEVICES):
-        yield LlamaCppReplica(arch, system, form.llama_cpp, ranks)
+    if form.local or (form.equivalent and sequences == 1 and ranks <= local.in_turn):
+        yield LocalReplica(arch, system, weights if form.local else form.llama_cpp, ranks, local)
 
 
 def serve(
@@ -227,7 +242,7 @@ def serve(
                     refusals.append(one)
                 elif replica.program not in fastest or one.step.expected < fastest[replica.program].step.expected:
                     fastest[replica.program] = one
-        for one in sorted(fastest.values(), key=lambda s: isinstance(s.replica, LlamaCppReplica)):
+        for one in sorted(fastest.values(), key=lambda s: isinstance(s.replica, LocalReplica)):
             if 1.0 / one.step.expected >= least_tokens_per_s:
                 return one
             if slow is None or one.step.expected < slow.step.expected:

@@ -11,7 +11,7 @@ from gpuwise.facts.models.catalogue import find_model, models
 from gpuwise.facts.models.configs import architecture_from_config
 from gpuwise.plan.api import fit, make_plan
 from gpuwise.plan.goal import Wishes
-from gpuwise.serve.formats import bits_as_stored
+from gpuwise.serve.engines.engine import bits_as_stored
 
 NAMES = {
     "{}-AWQ": "int4_wo",

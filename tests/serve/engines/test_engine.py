@@ -170,7 +170,8 @@ class Mlx(Engine):
     newest = "1"
     formats = ("bf16", "int8_wo", "int4_wo")
     by_bits = MappingProxyType({16: "bf16", 8: "int8_wo", 4: "int4_wo"})
-    in_turn = whole_steps = True
+    in_turn = 1
+    streams = "single_stream"
     rules = ENGINES[LOCAL_ENGINE].rules
 
     def words(self, start: Start) -> list[str]:

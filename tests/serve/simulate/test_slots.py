@@ -11,9 +11,9 @@ from gpuwise.facts.models.catalogue import find_model
 from gpuwise.predict.coefficients import load_json
 from gpuwise.serve.engines.engine import EngineConfig
 from gpuwise.serve.engines.settings import Settings
-from gpuwise.serve.llama_cpp import token_time
 from gpuwise.serve.simulate import Requests, Server
 from gpuwise.serve.steady import step_time
+from gpuwise.serve.streams import token_time
 from studies.serving.llama_batches import CHECKED, SPARK, batch_ratios
 
 ARCH = find_model("llama-3.1-8b")

@@ -27,7 +27,7 @@ from gpuwise.calibrate.serving.rows import ServingRow, is_check, read_rows
 from gpuwise.calibrate.tables import read_columns
 from gpuwise.serve.engines.costs import engine_costs
 from gpuwise.serve.formats import FORMATS, weight_bytes_read
-from gpuwise.serve.llama_cpp import token_time
+from gpuwise.serve.streams import token_time
 from gpuwise.workload.transformer.parameters import count_parameters
 
 F64 = NDArray[np.float64]

@@ -194,7 +194,7 @@ def job_of(purpose: str, model: str | None, work: PickWork, within: Within) -> A
     from gpuwise.facts.models.convnets import known_convnet
     from gpuwise.pick.jobs import serving_job, training_job, vision_job
     from gpuwise.pick.passes import pass_job
-    from gpuwise.serve.formats import bits_as_stored
+    from gpuwise.serve.engines.engine import bits_as_stored
     from gpuwise.workload.adapters import DEFAULT_TARGETS, split_targets
 
     purpose, work = purpose_of(purpose, work)

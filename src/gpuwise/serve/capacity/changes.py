@@ -17,7 +17,6 @@ from gpuwise.serve.capacity.rate import Limit, full_rate, largest_rate
 from gpuwise.serve.capacity.search import first_token_ratio
 from gpuwise.serve.engines.settings import Drafts, kept_on_code
 from gpuwise.serve.formats import FORMATS
-from gpuwise.serve.llama_cpp import MOST_DEVICES
 from gpuwise.serve.load.load import Load
 from gpuwise.serve.load.targets import Target
 from gpuwise.serve.replica import most_ranks
@@ -147,7 +146,7 @@ def _widths(configuration: Configuration, system: System) -> Iterator[Configurat
     arch, c = configuration.arch, configuration.config
     settings = replace(configuration.settings, max_num_batched_tokens=None, max_num_seqs=None)
     if c.program.in_turn:
-        for n in (n for n in SPLITS if n <= min(system.count, MOST_DEVICES)):
+        for n in (n for n in SPLITS if n <= min(system.count, c.program.in_turn)):
             yield replace(configuration, system=system, config=replace(c, pp=n))
         return
     for n in (n for n in SPLITS if n <= most_ranks(system)):

@@ -10,10 +10,9 @@ from gpuwise.errors import InputError, NoRoomError, UnpredictableError
 from gpuwise.facts.hardware.systems import Cluster, System
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.serve.disaggregated import Disaggregation
-from gpuwise.serve.engines.engine import DEFAULT_ENGINE, ENGINES, Engine, EngineConfig, check_formats, tensor_parallel
+from gpuwise.serve.engines.engine import DEFAULT_ENGINE, ENGINES, Engine, EngineConfig, check_formats, check_runs, tensor_parallel
 from gpuwise.serve.engines.settings import Adapters, Drafts, Settings
 from gpuwise.serve.formats import FORMAT_OF_BITS, FORMATS
-from gpuwise.serve.llama_cpp import MOST_DEVICES
 from gpuwise.serve.load.load import Load
 from gpuwise.serve.replica import most_ranks
 from gpuwise.serve.simulate import Server
@@ -291,6 +290,8 @@ def holds(configuration: Configuration) -> bool:
 def _in_turn(arch: Architecture, system: System, most: int, wanted: Requirements) -> Iterator[Configuration]:
     """Layers in turn on as few devices as hold them, in every number of slots worth trying."""
     engine = wanted.engine
+    check_runs(system.accelerator, wanted.program)
+    most = min(most, wanted.program.in_turn)
     if wanted.drafts is not None or wanted.adapters is not None:
         raise InputError(
             f"speculative decoding and adapters are not simulated under {engine}", hint=f"take --engine {DEFAULT_ENGINE}"
@@ -304,13 +305,13 @@ def _in_turn(arch: Architecture, system: System, most: int, wanted: Requirements
     narrow = next((f for f in wanted.program.formats if f.lower() == arch.published_experts), None)  # no other files of it
     for bits in sorted(wanted.bits, reverse=True) if narrow is None else (min(wanted.bits),):
         weights = wanted.program.by_bits[bits] if narrow is None or (bits >= 8 and wanted.bits != USUAL_BITS) else narrow
-        for n in (n for n in SPLITS if n <= min(most, MOST_DEVICES)):
+        for n in (n for n in SPLITS if n <= most):
             config = EngineConfig(engine, weights, kv_dtype=wanted.kv_dtype, pp=n, version=wanted.version)
             plain = Configuration(arch, system, config, Settings(max_model_len=wanted.context, max_num_seqs=1), wanted.slowdown)
             try:
                 _ = plain.server.memory
             except InputError:
-                if n < min(most, MOST_DEVICES):
+                if n < most:
                     continue
                 yield plain  # says by how much it does not fit
                 break

@@ -10,10 +10,11 @@ from functools import cache
 from gpuwise.errors import InputError, UnknownNameError
 from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.facts.models.architecture import Architecture
+from gpuwise.facts.models.stored import check_agrees
 from gpuwise.facts.software.support import support_of
 from gpuwise.predict.memory.kv_cache import PAGED, CacheLayout
 from gpuwise.serve.engines.settings import EngineRules, Settings
-from gpuwise.serve.formats import ENGINE_FORMATS, FORMAT_OF_BITS, LLAMA_CPP_FORMATS, bits_as_stored, gguf_bits, gguf_format
+from gpuwise.serve.formats import ENGINE_FORMATS, FORMAT_OF_BITS, FORMATS, gguf_format
 
 DEFAULT_ENGINE = "vllm"
 LOCAL_ENGINE = "llama.cpp"
@@ -52,10 +53,17 @@ class Engine:
 
     stages: bool = False
     """Its pipeline stages are simulated."""
-    in_turn: bool = False
-    """Its devices hold layers in turn, and its slots have a context each: no tensor groups; ``pp`` is the number of devices."""
-    whole_steps: bool = False
-    """Seconds of whole batches are predicted (:mod:`gpuwise.serve.llama_cpp`), not kernels and the engine's costs beside them."""
+    in_turn: int = 0
+    """Devices at most that hold layers in turn: no tensor groups; ``pp`` is their number, and each sequence has a context of its
+    own. 0: an engine of tensor groups."""
+    streams: str = ""
+    """Coefficients of whole batches (:mod:`gpuwise.serve.streams`); empty: kernels and the engine's costs beside them."""
+    prompt_batch: int = 512
+    """Tokens of a prompt that are computed at once, where ``streams`` are."""
+    buffer_bytes: float = 4.0
+    """Of a number in the buffers of such a batch."""
+    listed_only: bool = False
+    """It runs on no other accelerators than its support tables list."""
     vocabulary_step: int = 0
     """Rows of the embedding are padded to a multiple of it and have to divide by the ranks; 0: padded as needed."""
     encoder_graphs_since: str = ""
@@ -75,8 +83,21 @@ class Engine:
     sorts_expert_rows: bool = False
     """A rank multiplies its own rows of experts alone."""
 
+    @property
+    def whole_steps(self) -> bool:
+        """Whether seconds of whole batches are predicted."""
+        return bool(self.streams)
+
     script: str = ""
     """What ``gpuwise export`` writes its start for; empty: it does not."""
+
+    def bits_of(self, form: str) -> int:
+        """The width among :data:`FORMAT_OF_BITS` that stands for ``form``. Raises InputError where none does."""
+        for bits, name in self.by_bits.items():
+            if name == form or (bits == 4 and FORMATS[form].dense):
+                return bits
+        simulated = ", ".join(self.by_bits.values())
+        raise InputError(f"a load on {form} weights is not simulated", hint=f"name a file in one of {simulated}")
 
     def static_share(self, accelerator: Accelerator, tokens: int, graph_most: int, tp: int) -> float:
         """Share of the device for weights and cache, of an engine that works it out; ``graph_most`` is the largest batch with a
@@ -176,6 +197,8 @@ class EngineConfig:
             )
         if program.in_turn and self.tp * self.attention_dp > 1:
             raise InputError(f"{self.engine}'s layers are on its devices in turn", hint="pp is the number of devices")
+        if program.in_turn and self.pp > program.in_turn:
+            raise InputError(f"{self.engine} runs on {program.in_turn} devices at most", hint="pp is the number of devices")
 
     @property
     def program(self) -> Engine:
@@ -237,6 +260,12 @@ def check_formats(accelerator: Accelerator, config: EngineConfig) -> None:
         )
 
 
+def check_runs(accelerator: Accelerator, engine: Engine) -> None:
+    """Raises InputError where ``engine`` runs on listed accelerators alone, and this is another."""
+    if engine.listed_only and not engine_runs(accelerator, engine.name):
+        raise InputError(f"{engine.title} does not run on {accelerator.name}", hint=f"take {DEFAULT_ENGINE} or {LOCAL_ENGINE}")
+
+
 @cache
 def engine_runs(accelerator: Accelerator, engine: str = DEFAULT_ENGINE) -> bool:
     """Whether the engine's own tables of support list the accelerator, in full or in part."""
@@ -256,16 +285,34 @@ def version_number(text: str) -> tuple[int, ...]:
     return tuple(numbers)
 
 
+def bits_as_stored(arch: Architecture, asked: tuple[int, ...] | None) -> tuple[int, ...] | None:
+    """Widths to serve ``arch`` in: that of the format its name or config says, else those ``asked`` for. Raises InputError where
+    both are given and differ, or where no engine is simulated with that format."""
+    form = arch.stored_format
+    if form is None:
+        return asked
+    if form in FORMATS and FORMATS[form].local:
+        bits = engine_of(form).bits_of(form)
+    else:
+        bits = {name: width for width, name in FORMAT_OF_BITS.items()}.get(form)
+    if bits is None:
+        hint = f"name the model without its format ({arch.id}) and the nearest with --weights 8 or 4"
+        raise InputError(f"a load on {form} weights is not simulated: {', '.join(FORMAT_OF_BITS.values())} are", hint=hint)
+    if asked is not None and asked != (bits,):
+        check_agrees(arch, ",".join(map(str, asked)), ())
+    return (bits,)
+
+
 def stored_as(
     model: str, arch: object, engine: str | None, bits: tuple[int, ...] | None
 ) -> tuple[str | None, tuple[int, ...] | None]:
-    """``engine`` and ``bits`` (None: left open) with what the model's name or config says of its weights; a GGUF file's format is
-    read by llama.cpp. Raises InputError where they are asked to be something else, or for a format that is not simulated."""
+    """``engine`` and ``bits`` (None: left open) with what the model's name or config says of its weights; a local program's
+    format is read by that program. Raises InputError where another is asked for, or for a format that is not simulated."""
     form = gguf_format(model)
     if form is None and isinstance(arch, Architecture) and arch.stored_format is not None:
-        if arch.stored_format not in LLAMA_CPP_FORMATS:
-            return engine, bits_as_stored(arch, bits)
         form = arch.stored_format
+        if form not in FORMATS or not FORMATS[form].local:
+            return engine, bits_as_stored(arch, bits)
     if form is None:
         return engine, bits
     reads = engine_of(form).name
@@ -274,4 +321,4 @@ def stored_as(
             f"{form} in the model's name contradicts --weights or --engine",
             hint=f"leave the format out of the name for other weights or engines; a file in {form} runs under {reads}",
         )
-    return engine or reads, (gguf_bits(form),)
+    return engine or reads, (ENGINES[reads].bits_of(form),)

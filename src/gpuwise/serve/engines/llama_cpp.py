@@ -32,8 +32,9 @@ class LlamaCpp(Engine):
     checkpoint = "a GGUF file of {model} in {weights}"
     cache = LAYOUT
     rules = RULES
-    in_turn = True
-    whole_steps = True
+    in_turn = 8
+    """As many as a measured run spread its layers over."""
+    streams = "single_stream"
 
     def words(self, start: Start) -> list[str]:
         """All slots share ``--ctx-size``."""

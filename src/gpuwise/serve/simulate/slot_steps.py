@@ -1,4 +1,4 @@
-"""Seconds of llama.cpp's batches and the memory of its slots, by :mod:`gpuwise.serve.llama_cpp`."""
+"""Seconds of a local program's batches and the memory of its sequences, by :mod:`gpuwise.serve.streams`."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from gpuwise.predict.coefficients import load_json
 from gpuwise.predict.estimate import Basis
 from gpuwise.serve.engines.engine import EngineConfig
 from gpuwise.serve.engines.settings import Settings
-from gpuwise.serve.llama_cpp import prompt_time, seconds, spread
-from gpuwise.serve.memory import ServingMemory, llama_cpp_memory
+from gpuwise.serve.memory import ServingMemory, local_memory
+from gpuwise.serve.streams import prompt_time, seconds, spread
 from gpuwise.units import GIB
 
 F64 = NDArray[np.float64]
@@ -39,8 +39,8 @@ class SlotSteps:
 
     def __init__(self, arch: Architecture, accelerator: Accelerator, config: EngineConfig, most: int, context: int) -> None:
         self.arch, self.accelerator, self.config = arch, accelerator, config
-        self._form: dict[str, Any] = load_json("single_stream")["form"]
-        self.tables = SlotTables(*spread(accelerator))
+        self._form: dict[str, Any] = load_json(config.program.streams)["form"]
+        self.tables = SlotTables(*spread(accelerator, config.program))
         low, high = max(context // 2, 16), max(context * 2, 64)
         at_low, at_high = (np.array([self._written(n, c) for n in range(1, most + 1)]) for c in (low, high))
         n = np.arange(1, most + 1)
@@ -48,7 +48,7 @@ class SlotSteps:
         fixed = np.maximum(at_low - slope * low * n, 0.0)
         self.fixed: Sequence[float] = [0.0, *fixed.tolist()]
         self.slope: Sequence[float] = [float(slope[0]), *slope.tolist()]
-        self._prompt = prompt_time(self._form, arch, accelerator, config.weights)
+        self._prompt = prompt_time(self._form, arch, accelerator, config.weights, batch=config.program.prompt_batch)
         self.host: Sequence[float] = [0.0] * (most + 1)
 
     def _written(self, sequences: int, context: float) -> float:
@@ -87,7 +87,7 @@ def slot_memory(arch: Architecture, accelerator: Accelerator, config: EngineConf
     """Bytes on a device with all slots' caches. Raises NoRoomError where they do not fit beside the weights."""
     assert options.max_num_seqs is not None
     context = options.max_model_len or arch.max_seq_len
-    one = llama_cpp_memory(arch, accelerator, config.weights, n_devices=config.pp, context=context)
+    one = local_memory(config.program, arch, accelerator, config.weights, n_devices=config.pp, context=context)
     memory = replace(one, cache=one.cache * options.max_num_seqs)
     if not memory.fits:
         short = (memory.total - memory.most) / GIB

@@ -5,7 +5,7 @@ import pytest
 from gpuwise.facts.hardware.naming import find_accelerator
 from gpuwise.facts.models.catalogue import find_model
 from gpuwise.predict.coefficients import load_json
-from gpuwise.serve.llama_cpp import arithmetic_rate, prompt_time, row_flop, seconds, token_time, vendors
+from gpuwise.serve.streams import arithmetic_rate, prompt_time, row_flop, seconds, token_time, vendors
 
 
 def rate(model: str, gpu: str, weights: str, **options: float) -> float:

@@ -34,15 +34,14 @@ from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.predict.coefficients import load_json
 from gpuwise.predict.estimate import Basis, Estimate
-from gpuwise.predict.memory.kv_cache import kv_cache_bytes
-from gpuwise.serve.engines.llama_cpp import LAYOUT
+from gpuwise.predict.memory.kv_cache import CacheLayout, kv_cache_bytes
+from gpuwise.serve.engines.engine import ENGINES, LOCAL_ENGINE, Engine
 from gpuwise.serve.formats import find_format, weight_bytes_read
-from gpuwise.serve.memory import LOCAL_BATCH_TOKENS
 from gpuwise.workload.blocks.kinds import attention_sizes
 from gpuwise.workload.transformer.parameters import count_parameters
 
-MOST_DEVICES = 8
-"""As many as a measured run spread its layers over."""
+READ = CacheLayout("fp16", window_everywhere=False).unpadded
+"""What one new token reads of a cache."""
 _USUAL_FLOP = 1024.0
 """A clock and unit in 16 bits, from which the rate's shape is counted."""
 _WIDE_BYTES = 2.0
@@ -50,40 +49,51 @@ _WIDE_BYTES = 2.0
 
 
 def token_time(
-    arch: Architecture, accelerator: Accelerator, weights: str, *, context: float = 1024.0, n_devices: int = 1
+    arch: Architecture,
+    accelerator: Accelerator,
+    weights: str,
+    *,
+    context: float = 1024.0,
+    n_devices: int = 1,
+    engine: Engine | None = None,
 ) -> Estimate:
-    """Seconds of one generated token at ``context`` tokens in an fp16 cache, layers in turn on ``n_devices``.
+    """Seconds of one generated token at ``context`` tokens in an fp16 cache, layers in turn on ``n_devices``, under ``engine``
+    (None: llama.cpp).
 
     The interval is that of devices in the fit, of others of their vendors, or, of a vendor the fit never saw, wider by
     what a new family adds to the time of kernels bound by memory. Raises UnknownNameError for a weight format.
     """
-    model = load_json("single_stream")
+    model = _coefficients(engine)
     time = seconds(model["form"], arch, accelerator, weights, context, n_devices)
     widths = model["log_sigma"]
     if accelerator.id in model["measured"]:
         return Estimate.from_log_sigma(time, float(widths["known_device"]), "fitted")
-    sigma, basis = float(widths["other_device"]), _basis(accelerator)
+    sigma, basis = float(widths["other_device"]), _basis(accelerator, engine)
     if basis == "extrapolated":
         sigma *= float(load_json("memory_bound")["log_sigma"]["new_family_factor"])
     return Estimate.from_log_sigma(time, sigma, basis)
 
 
-def spread(accelerator: Accelerator) -> tuple[float, Basis]:
+def spread(accelerator: Accelerator, engine: Engine | None = None) -> tuple[float, Basis]:
     """Log standard deviation of batches and prompts on a device, and what they stand on."""
-    model = load_json("single_stream")
-    sigma, basis = float(model["log_sigma"]["batch"]), _basis(accelerator)
+    model = _coefficients(engine)
+    sigma, basis = float(model["log_sigma"]["batch"]), _basis(accelerator, engine)
     if basis == "extrapolated":
         sigma *= float(load_json("memory_bound")["log_sigma"]["new_family_factor"])
     return sigma, "fitted" if accelerator.id in model["measured"] else basis
 
 
-def vendors() -> tuple[str, ...]:
+def vendors(engine: Engine | None = None) -> tuple[str, ...]:
     """Vendors whose devices are in the fit."""
-    return tuple(load_json("single_stream")["form"]["vendors"])
+    return tuple(_coefficients(engine)["form"]["vendors"])
 
 
-def _basis(accelerator: Accelerator) -> Basis:
-    return "derived" if accelerator.vendor in vendors() else "extrapolated"
+def _basis(accelerator: Accelerator, engine: Engine | None) -> Basis:
+    return "derived" if accelerator.vendor in vendors(engine) else "extrapolated"
+
+
+def _coefficients(engine: Engine | None) -> dict[str, Any]:
+    return load_json((engine or ENGINES[LOCAL_ENGINE]).streams)
 
 
 def seconds(
@@ -98,7 +108,7 @@ def seconds(
     """Seconds of a token of each of ``sequences`` that hold ``context`` tokens, under the constants ``form``. Raises
     UnpredictableError for several on a device without published rates."""
     moved = weight_bytes_read(arch, weights, tokens=sequences)
-    cache = sequences * float(kv_cache_bytes(arch, context, LAYOUT.unpadded))
+    cache = sequences * float(kv_cache_bytes(arch, context, READ))
     vendor = form["vendors"].get(accelerator.vendor, form["vendors"]["NVIDIA"])
     stream = (moved + cache) / (vendor["bandwidth_share"] * accelerator.memory_bandwidth_bytes_per_s)
     wide = find_format(weights).bytes_per_weight >= _WIDE_BYTES
@@ -118,7 +128,7 @@ def seconds(
 
 
 def prompt_time(
-    form: dict[str, Any], arch: Architecture, accelerator: Accelerator, weights: str, *, batch: int = LOCAL_BATCH_TOKENS
+    form: dict[str, Any], arch: Architecture, accelerator: Accelerator, weights: str, *, batch: int = Engine.prompt_batch
 ) -> Callable[[float, float], float]:
     """Seconds of so many tokens of a prompt that see so many earlier ones, in batches of ``batch``. Raises UnpredictableError for
     a device without published rates."""
