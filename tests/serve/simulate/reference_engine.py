@@ -30,6 +30,7 @@ class PlainRequest:
     first: float | None = None
     finish: float | None = None
     adapter: int | None = None
+    last_token: bool = False
 
 
 class PlainEngine:

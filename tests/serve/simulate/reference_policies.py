@@ -380,6 +380,18 @@ class PlainSlots(PlainPolicy):
             count += 1
         return count
 
+    def choose(self, r, similar):
+        """The slot of a request, which it takes, and how many of its tokens are there."""
+        free = [s for s in range(self.limits.sequences) if s not in self.busy.values()]
+        slot = min(free, key=lambda s: (self.last[s], s))
+        done = 0
+        if self.limits.prefix_cache:
+            best = max(free, key=lambda s: (self.common(r, s), -s))
+            slot = best if self.common(r, best) > similar * r.prompt else slot
+            done = min(self.common(r, slot), r.prompt - 1)
+        self.busy[r.index] = slot
+        return done
+
     def plan(self):
         decoding = [r for r in self.running if r.decodes]
         for r in decoding:
@@ -394,14 +406,7 @@ class PlainSlots(PlainPolicy):
                 chunks.append((r, new))
         while self.waiting and budget > 0 and len(self.running) < self.limits.sequences:
             r = self.waiting.popleft()
-            free = [s for s in range(self.limits.sequences) if s not in self.busy.values()]
-            slot = min(free, key=lambda s: (self.last[s], s))
-            done = 0
-            if self.limits.prefix_cache:
-                best = max(free, key=lambda s: (self.common(r, s), -s))
-                slot = best if self.common(r, best) > 0.1 * r.prompt else slot
-                done = min(self.common(r, slot), r.prompt - 1)
-            self.busy[r.index] = slot
+            done = self.choose(r, 0.1)
             new = min(r.prompt - done, budget)
             budget -= new
             assert self.allocate(r, done + new)
@@ -409,3 +414,36 @@ class PlainSlots(PlainPolicy):
             self.running.append(r)
             chunks.append((r, new))
         return decoding, chunks, False
+
+
+class PlainBatches(PlainSlots):
+    """mlx_lm.server's: all prompts that were begun are rows of one batch, padded to its longest."""
+
+    def plan(self):
+        decoding = [r for r in self.running if r.decodes]
+        for r in decoding:
+            assert self.allocate(r, r.computed + 1)
+        reading = [r for r in self.running if not r.decodes]
+        while self.waiting and len(reading) < self.limits.prompts and len(self.running) < self.limits.sequences:
+            r = self.waiting.popleft()
+            r.computed = self.choose(r, 0.0)
+            assert self.allocate(r, r.computed)
+            self.running.append(r)
+            reading.append(r)
+        chunks = []
+        self.padded = 0
+        for r in reading:
+            new = max(min(r.prompt - r.computed - 1, self.limits.tokens), 1)
+            if r.prompt - r.computed > 1:
+                self.padded = max(self.padded, new)
+            r.last_token = r.prompt - r.computed == 1
+            assert self.allocate(r, r.computed + new)
+            r.computed += new
+            chunks.append((r, new))
+        return decoding, chunks, False
+
+    def seconds(self, decoding, chunks):
+        if not chunks:
+            return super().seconds(decoding, chunks)
+        rows = [(1 if r.last_token else self.padded, r.computed - new) for r, new in chunks]
+        return self.time.mixed(len(decoding), sum(r.computed + 1 for r in decoding), rows)

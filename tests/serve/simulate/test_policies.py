@@ -14,7 +14,7 @@ from gpuwise.serve.simulate.core import Limits, Reserve
 from gpuwise.serve.simulate.server import POLICIES
 
 sys.path.insert(0, str(Path(__file__).parent))
-from reference_policies import PlainNoEvict, PlainPrefillFirst, PlainRadix, PlainSlots, PlainStatic
+from reference_policies import PlainBatches, PlainNoEvict, PlainPrefillFirst, PlainRadix, PlainSlots, PlainStatic
 from test_budget import check, linear_time, loads, play
 
 PLAIN = {"prefill_first": PlainPrefillFirst, "radix": PlainRadix, "no_evict": PlainNoEvict, "static": PlainStatic}
@@ -93,3 +93,19 @@ def test_slots_equal_lists_of_tokens(requests, sequences, tokens, cache, spare):
     plain, engine = play(PlainSlots, POLICIES["slots"], requests, limits, linear_time(sequences))
     check(plain, engine, limits)
     assert not engine.slot
+
+
+@settings(max_examples=3 * settings().max_examples, deadline=None)
+@given(
+    requests=loads(),
+    sequences=st.integers(1, 5),
+    prompts=st.integers(1, 4),
+    tokens=st.sampled_from([8, 16, 64, 200]),
+    cache=st.booleans(),
+)
+def test_prompts_read_together_equal_lists_of_tokens(requests, sequences, prompts, tokens, cache):
+    longest = int((requests.prompt_tokens + requests.output_tokens).max())
+    limits = Limits(tokens, sequences, sequences * longest, 1, True, cache, prompts=prompts)
+    plain, engine = play(PlainBatches, POLICIES["batches"], requests, limits, linear_time(sequences))
+    check(plain, engine, limits)
+    assert not engine.slot and not engine.reading

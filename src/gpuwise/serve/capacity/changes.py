@@ -15,6 +15,7 @@ from gpuwise.facts.hardware.systems import System
 from gpuwise.serve.capacity.configurations import SPLITS, Configuration, copies_apart, holds
 from gpuwise.serve.capacity.rate import Limit, full_rate, largest_rate
 from gpuwise.serve.capacity.search import first_token_ratio
+from gpuwise.serve.engines.engine import engine_runs
 from gpuwise.serve.engines.settings import Drafts, kept_on_code
 from gpuwise.serve.formats import FORMATS
 from gpuwise.serve.load.load import Load
@@ -133,6 +134,8 @@ def _on_others(
         system = find_cluster(f"{configuration.system.count}x{name}").system
         if system.accelerator.id == configuration.system.accelerator.id:
             continue
+        if configuration.config.program.listed_only and not engine_runs(system.accelerator, configuration.config.engine):
+            continue
         able = [(first_token_ratio(c, load, targets, n), c) for c in _widths(configuration, system) if holds(c)]
         in_time = [((1.0 - over) * full_rate(c, load, n) / c.ranks, c) for over, c in able if over < 1.0][:MOST_WIDTHS]
         ways = in_time or [(-over, c) for over, c in able]
@@ -168,7 +171,7 @@ def _of_slots(configuration: Configuration) -> Iterator[tuple[str, str, Configur
     slots = configuration.server.options.max_num_seqs or 1
     for count in (slots // 2, slots * 2):
         if count:
-            yield f"{count} slots", SAME, replace(configuration, settings=replace(s, max_num_seqs=count))
+            yield f"{count} {c.program.place}s", SAME, replace(configuration, settings=replace(s, max_num_seqs=count))
 
 
 def _limit(configuration: Configuration, load: Load, targets: Sequence[Target], n: int) -> Limit:

@@ -106,7 +106,7 @@ class Configuration:
         if s.max_num_batched_tokens is not None:
             parts.append(f"{s.max_num_batched_tokens:,} tokens a step")
         if s.max_num_seqs is not None:
-            parts.append(_slots(s.max_num_seqs) if c.program.in_turn else f"{s.max_num_seqs:,} sequences at once")
+            parts.append(c.program.places(s.max_num_seqs) if c.program.in_turn else f"{s.max_num_seqs:,} sequences at once")
         if s.chunked_prefill is False:
             parts.append("whole prompts")
         if s.prefix_caching is False:
@@ -355,10 +355,6 @@ def refined(configuration: Configuration) -> Iterator[Configuration]:
     for sequences in SEQUENCES:
         if sequences < (options.max_num_seqs or 0):
             yield replace(configuration, settings=replace(settings, max_num_seqs=sequences))
-
-
-def _slots(n: int) -> str:
-    return "one slot" if n == 1 else f"{n} slots"
 
 
 def copies_apart(configuration: Configuration, load: Load, most: int) -> tuple[int, int] | None:

@@ -56,6 +56,8 @@ class Engine:
     in_turn: int = 0
     """Devices at most that hold layers in turn: no tensor groups; ``pp`` is their number, and each sequence has a context of its
     own. 0: an engine of tensor groups."""
+    place: str = "slot"
+    """What it calls the place of one of the sequences at once, where each has a context of its own."""
     streams: str = ""
     """Coefficients of whole batches (:mod:`gpuwise.serve.streams`); empty: kernels and the engine's costs beside them."""
     prompt_batch: int = 512
@@ -90,6 +92,10 @@ class Engine:
 
     script: str = ""
     """What ``gpuwise export`` writes its start for; empty: it does not."""
+
+    def places(self, n: int) -> str:
+        """``one slot``, ``4 slots``."""
+        return f"one {self.place}" if n == 1 else f"{n} {self.place}s"
 
     def bits_of(self, form: str) -> int:
         """The width among :data:`FORMAT_OF_BITS` that stands for ``form``. Raises InputError where none does."""

@@ -146,6 +146,8 @@ class EngineRules:
     """By the device's memory, the smallest first."""
     memory_share: float | None = None
     """None: what its own reserve leaves."""
+    prompts: int = 1
+    """Read at once, where a step has rows of several."""
     graphs_in_budget: bool = True
     """Memory of captured graphs comes out of the share."""
     chunked: bool = True

@@ -61,6 +61,8 @@ class Limits:
     adapters: int | None = None
     """Low-rank adapters that may be in one step; None: any."""
     reserve: Reserve | None = None
+    prompts: int = 1
+    """That are read at once, each in chunks of ``tokens``, where a step has rows of several."""
     row_tokens: int = 1
     """Of a step's tokens that a decoding sequence takes: with its guesses."""
     prompt_tokens: int = 16384

@@ -20,6 +20,7 @@ from gpuwise.serve.engines.settings import EngineRules, Settings
 from gpuwise.serve.load.requests import ClosedLoop, Requests
 from gpuwise.serve.load.targets import Target
 from gpuwise.serve.simulate.adapters import AdapterSteps
+from gpuwise.serve.simulate.batches import BatchesEngine
 from gpuwise.serve.simulate.budget import BudgetEngine
 from gpuwise.serve.simulate.core import Engine, Limits, Reserve, Trace
 from gpuwise.serve.simulate.drafts import DraftSteps
@@ -46,6 +47,7 @@ POLICIES: dict[str, type[Engine]] = {
     "max_utilisation": BudgetEngine,
     "static": StaticEngine,
     "slots": SlotsEngine,
+    "batches": BatchesEngine,
 }
 """Which scheduler runs an engine: one class a policy, by the names in the files of engines."""
 WITH_ADAPTERS = ("budget", "radix", "no_evict")
@@ -107,6 +109,7 @@ class Server:
             bool(s.chunked_prefill),
             bool(s.prefix_caching) and of_states is None,
             ahead=self.rules.ahead,
+            prompts=self.rules.prompts,
             watermark_blocks=int(self.rules.watermark * blocks),
             asked=s.max_output,
             adapters=None if s.adapters is None else s.adapters.at_once,

@@ -92,8 +92,8 @@ def slot_memory(arch: Architecture, accelerator: Accelerator, config: EngineConf
     if not memory.fits:
         short = (memory.total - memory.most) / GIB
         raise NoRoomError(
-            f"{options.max_num_seqs} slots of {context:,} tokens of {arch.id} do not fit: "
+            f"{options.max_num_seqs} {config.program.place}s of {context:,} tokens of {arch.id} do not fit: "
             f"{short:.1f} GiB short on {accelerator.name}",
-            hint="fewer slots, a shorter context (--context), narrower weights (--weights 4) or more devices",
+            hint=f"fewer {config.program.place}s, a shorter context (--context), narrower weights (--weights 4) or more devices",
         )
     return memory

@@ -16,13 +16,14 @@ from gpuwise.serve.simulate.core import PROMPT, Limits
 from gpuwise.serve.simulate.step_time import StepTime
 from gpuwise.serve.simulate.texts import Runs
 
-SIMILAR = 0.1
-"""Of the prompt, in common with a slot's last sequence, from which that slot is preferred."""
 NOBODY = -1
 
 
 class SlotsEngine(BudgetEngine):
     """``limits.sequences`` slots; ``limits.prefix_cache``: they keep what they held."""
+
+    similar = 0.1
+    """Of the prompt, in common with a slot's last sequence, from which that slot is preferred."""
 
     def __init__(self, prompt: Sequence[int], output: Sequence[int], runs: Runs, limits: Limits, time: StepTime) -> None:
         super().__init__(prompt, output, runs, limits, time)
@@ -54,7 +55,7 @@ class SlotsEngine(BudgetEngine):
             return oldest, 0
         common = {s: 0 if self.kept[s] == NOBODY else self._common(request, self.kept[s]) for s in free}
         best = max(free, key=lambda s: (common[s], -s))
-        slot = best if common[best] > SIMILAR * self.prompt[request] else oldest
+        slot = best if common[best] > self.similar * self.prompt[request] else oldest
         return slot, min(common[slot], self.prompt[request] - 1)
 
     def _common(self, request: int, other: int) -> int:
