@@ -109,7 +109,7 @@ def seconds(
     UnpredictableError for several on a device without published rates."""
     moved = weight_bytes_read(arch, weights, tokens=sequences)
     cache = sequences * float(kv_cache_bytes(arch, context, READ))
-    vendor = form["vendors"].get(accelerator.vendor, form["vendors"]["NVIDIA"])
+    vendor = form["vendors"].get(accelerator.vendor) or form["vendors"]["NVIDIA"]
     stream = (moved + cache) / (vendor["bandwidth_share"] * accelerator.memory_bandwidth_bytes_per_s)
     wide = find_format(weights).bytes_per_weight >= _WIDE_BYTES
     rows = (sequences - 1) * row_flop(arch, head=True) / arithmetic_rate(form, accelerator, weights) if sequences > 1 else 0.0
@@ -140,7 +140,7 @@ def prompt_time(
     wide, *_ = attention_sizes(arch)
     pair, far = (4.0 * sizes.heads * sizes.head_dim / rated for sizes in (arch, wide))
     whole, near, window = arch.n_global_layers, arch.n_attention_layers - arch.n_global_layers, arch.window or 0
-    vendor = form["vendors"].get(accelerator.vendor, form["vendors"]["NVIDIA"])
+    vendor = form["vendors"].get(accelerator.vendor) or form["vendors"]["NVIDIA"]
     bandwidth, power = vendor["bandwidth_share"] * accelerator.memory_bandwidth_bytes_per_s, form["overlap"]
 
     def of(tokens: float, before: float) -> float:
@@ -164,7 +164,8 @@ def arithmetic_rate(form: dict[str, Any], accelerator: Accelerator, weights: str
     clocks = accelerator.compute_units * accelerator.boost_hz
     prompt = form["prompt"]
     wide = find_format(weights).bytes_per_weight >= _WIDE_BYTES
-    each = prompt["flop_per_clock"].get(accelerator.vendor, prompt["flop_per_clock"]["NVIDIA"])["half" if wide else "quantised"]
+    rates = prompt["flop_per_clock"].get(accelerator.vendor) or prompt["flop_per_clock"]["NVIDIA"]
+    each = rates["half" if wide else "quantised"]
     shape = 1.0 if accelerator.vendor == "Apple" else (peak / (_USUAL_FLOP * clocks)) ** prompt["peak_exponent"]
     return each * clocks * shape
 
