@@ -120,10 +120,13 @@ def _weights_note(configuration: Configuration) -> str:
 def load_tests(configuration: Configuration, load: Load, targets: Sequence[Target], rate_per_s: float) -> tuple[Command, ...]:
     """Load tests of one replica at ``rate_per_s``, each with the lengths, the burstiness and the shared beginnings of the load as
     far as it can express them."""
-    model = model_name(configuration.arch)
+    model, served = model_name(configuration.arch), configuration.config.program.served_as
     requests = load.at(rate_per_s, 2000)
+    ours = _gpuwise(configuration, load, targets, rate_per_s)
+    if served:  # the other two take the tokenizer of the name that they ask for
+        return ours, _vllm_bench(model, load, requests, targets, rate_per_s, ["--served-model-name", served])
     return (
-        _gpuwise(configuration, load, targets, rate_per_s),
+        ours,
         _vllm_bench(model, load, requests, targets, rate_per_s),
         _guidellm(model, requests, rate_per_s),
         _inference_perf(model, requests, rate_per_s),
@@ -137,6 +140,8 @@ def _gpuwise(configuration: Configuration, load: Load, targets: Sequence[Target]
     on = f"{configuration.ranks}x{configuration.system.accelerator.typed}"
     words = ["gpuwise", "capacity", configuration.arch.id, "--on", on]
     words += [*asked, "--slo", slo, "--rate", f"{rate_per_s:.3g}/s", *_options(configuration), "--measure", LOCAL]
+    served = configuration.config.program.served_as
+    words += ["--served-model", served] if served else []
     return Command("gpuwise", shlex.join(words), "measures and compares with what was predicted")
 
 
@@ -158,11 +163,13 @@ def _shape(requests: Requests) -> tuple[float, float, float, float]:
     return float(prompt.mean()), float(prompt.std()), float(output.mean()), float(output.std())
 
 
-def _vllm_bench(model: str, load: Load, requests: Requests, targets: Sequence[Target], rate_per_s: float) -> Command:
+def _vllm_bench(
+    model: str, load: Load, requests: Requests, targets: Sequence[Target], rate_per_s: float, named: Sequence[str] = ()
+) -> Command:
     prompt, _, output, _ = _shape(requests)
     shared = load.source.shared_prefix if isinstance(load.source, Workload) else 0
     cv = load.source.gap_cv if isinstance(load.source, Workload) else 1.0
-    words = ["--base-url", LOCAL, "--model", model, "--dataset-name", "random"]
+    words = ["--base-url", LOCAL, "--model", model, *named, "--dataset-name", "random"]
     words += ["--random-input-len", f"{prompt - shared:.0f}", "--random-output-len", f"{output:.0f}"]
     words += ["--random-prefix-len", str(shared)] if shared else []
     words += ["--request-rate", f"{rate_per_s:.3g}", "--num-prompts", str(_count(rate_per_s))]

@@ -51,6 +51,8 @@ class Engine:
     within_cache: bool = False
     """It starts with no longer a context than its cache holds."""
 
+    served_as: str = ""
+    """What requests call the model; empty: as the checkpoint."""
     stages: bool = False
     """Its pipeline stages are simulated."""
     in_turn: int = 0
