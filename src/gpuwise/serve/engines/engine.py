@@ -206,7 +206,8 @@ class EngineConfig:
         if program.in_turn and self.tp * self.attention_dp > 1:
             raise InputError(f"{self.engine}'s layers are on its devices in turn", hint="pp is the number of devices")
         if program.in_turn and self.pp > program.in_turn:
-            raise InputError(f"{self.engine} runs on {program.in_turn} devices at most", hint="pp is the number of devices")
+            most = "one device" if program.in_turn == 1 else f"{program.in_turn} devices"
+            raise InputError(f"{self.engine} runs on {most} at most", hint="pp is the number of devices")
 
     @property
     def program(self) -> Engine:
