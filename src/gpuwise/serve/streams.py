@@ -6,7 +6,8 @@
 clock: unpacking a quantised block is arithmetic (``c`` clocks of a unit per byte, by format), which
 wide-memory devices run into first. ``l`` is the launch and dependency cost of a layer's kernels. Several
 devices hold layers in turn, so that their bandwidths do not add up; ``r`` is what a hand-over between ``n``
-devices costs. Fitted on one public table (``coefficients/single_stream.json``).
+devices costs. Fitted on one public table (``coefficients/single_stream.json``);
+where a program reads its cache slower than weights, ``KV`` is that many times more (``cache_slowdown``).
 
 A batch of ``n`` sequences reads what its tokens touch once (of experts those that skewed routing sends them to), the caches of
 all, and pays for its rows; a prompt is arithmetic, and reads the weights of its tokens once a batch of 512 (``n_ubatch``):
@@ -108,8 +109,8 @@ def seconds(
     """Seconds of a token of each of ``sequences`` that hold ``context`` tokens, under the constants ``form``. Raises
     UnpredictableError for several on a device without published rates."""
     moved = weight_bytes_read(arch, weights, tokens=sequences)
-    cache = sequences * float(kv_cache_bytes(arch, context, READ))
     vendor = form["vendors"].get(accelerator.vendor) or form["vendors"]["NVIDIA"]
+    cache = vendor.get("cache_slowdown", 1.0) * sequences * float(kv_cache_bytes(arch, context, READ))
     stream = (moved + cache) / (vendor["bandwidth_share"] * accelerator.memory_bandwidth_bytes_per_s)
     wide = find_format(weights).bytes_per_weight >= _WIDE_BYTES
     rows = (sequences - 1) * row_flop(arch, head=True) / arithmetic_rate(form, accelerator, weights) if sequences > 1 else 0.0
