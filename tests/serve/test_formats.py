@@ -12,6 +12,7 @@ from gpuwise.serve.formats import (
     FORMAT_OF_BITS,
     FORMATS,
     LLAMA_CPP_FORMATS,
+    MLX_FORMATS,
     find_format,
     format_of_precision,
     gguf_format,
@@ -33,10 +34,12 @@ def test_names_in_any_case() -> None:
 
 
 def test_every_format_of_an_engine_has_a_nearest_one_in_llama_cpp() -> None:
-    assert set(ENGINE_FORMATS) | set(LLAMA_CPP_FORMATS) == set(FORMATS)
-    for name in ENGINE_FORMATS:
+    assert {*ENGINE_FORMATS, *LLAMA_CPP_FORMATS, *MLX_FORMATS} == set(FORMATS)
+    for name in (*ENGINE_FORMATS, *MLX_FORMATS):
         nearest = FORMATS[FORMATS[name].llama_cpp]
-        assert nearest.local and nearest.bytes_per_weight == pytest.approx(FORMATS[name].bytes_per_weight, rel=0.2)
+        assert nearest.name in LLAMA_CPP_FORMATS and nearest.bytes_per_weight == pytest.approx(
+            FORMATS[name].bytes_per_weight, rel=0.2
+        )
     assert [FORMATS[name].llama_cpp for name in FORMAT_OF_BITS.values()] == ["F16", "Q8_0", "Q4_K_M"]
 
 

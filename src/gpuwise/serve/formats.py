@@ -18,7 +18,7 @@ from gpuwise.predict.kernels.experts.loads import power_law
 from gpuwise.workload.transformer.parameters import count_parameters
 
 _GGUF = re.compile(r"[-._]((?:i?q[1-8]_(?:k(?:_(?:xl|[sml]))?|[01]|x?xs|xxs|nl|[sm]))|mxfp4|b?f16)\.gguf$", re.IGNORECASE)
-GGUF = "GGUF"
+GGUF, MLX = "GGUF", "MLX"
 WIDE_BYTES = 2.0
 """A weight an engine does not narrow."""
 
@@ -32,7 +32,7 @@ class WeightFormat:
     bytes_per_weight: float
     llama_cpp: str
     file: str = ""
-    """The kind of file that holds it, which one local program reads: ``GGUF``; empty: a checkpoint of serving engines."""
+    """The kind of file that holds it, which one local program reads (``GGUF``, ``MLX``); empty: a checkpoint of engines."""
     equivalent: bool = True
     """llama.cpp's format stands for this one: the same bits, rounded to the same kind of number."""
     dense: str | None = None
@@ -64,13 +64,19 @@ FORMATS: dict[str, WeightFormat] = {
         WeightFormat("Q4_0", 4.55 / 8, "Q4_0", GGUF),
         WeightFormat("Q3_K_M", 3.91 / 8, "Q3_K_M", GGUF),
         WeightFormat("MXFP4", 0.53125, "MXFP4", GGUF, dense="Q8_0"),
+        WeightFormat("mlx_8bit", 8.5 / 8, "Q8_0", MLX),
+        WeightFormat("mlx_6bit", 6.5 / 8, "Q6_K", MLX),
+        WeightFormat("mlx_5bit", 5.5 / 8, "Q5_K_M", MLX),
+        WeightFormat("mlx_4bit", 4.5 / 8, "Q4_0", MLX),
     )
 }
 """Scales of the engines' formats: NVFP4 one E4M3 per 16, MXFP4 one E8M0 per 32, int4 one fp16 per 128. llama.cpp's: mean
 over a Llama-3-8B file (ggml-org/llama.cpp tools/quantize/README.md); MXFP4 files hold experts in it and the rest in Q8_0
-(ggml-org/gpt-oss-20b-GGUF: 11.27 GiB)."""
+(ggml-org/gpt-oss-20b-GGUF: 11.27 GiB). MLX's: a scale and a bias of 16 bits per 64 (mlx-lm 0.32.0 mlx_lm/utils.py
+quantize_model, embeddings and heads too)."""
 ENGINE_FORMATS = tuple(f.name for f in FORMATS.values() if not f.local)
 LLAMA_CPP_FORMATS = tuple(f.name for f in FORMATS.values() if f.file == GGUF)
+MLX_FORMATS = tuple(f.name for f in FORMATS.values() if f.file == MLX)
 FORMAT_OF_BITS = {16: "bf16", 8: "fp8", 4: "int4_wo"}
 """What an engine is asked for when only the width of the weights matters."""
 FORMAT_OF_PRECISION = {
@@ -90,10 +96,10 @@ def find_format(text: str) -> WeightFormat:
     """The format called ``Q4_K_M`` or ``bf16``, in any case. Raises UnknownNameError."""
     if text in FORMATS:
         return FORMATS[text]
-    for name in (*ENGINE_FORMATS, *LLAMA_CPP_FORMATS):
+    for name in (*ENGINE_FORMATS, *LLAMA_CPP_FORMATS, *MLX_FORMATS):
         if name.lower() == text.lower():
             return FORMATS[name]
-    names = (*LLAMA_CPP_FORMATS, *ENGINE_FORMATS)
+    names = (*LLAMA_CPP_FORMATS, *ENGINE_FORMATS, *MLX_FORMATS)
     raise UnknownNameError("weight format", text, names, hint="it is one of " + ", ".join(names))
 
 

@@ -204,3 +204,14 @@ def test_a_split_over_more_gpus_than_there_are_is_refused_or_given_them(gpuwise:
     assert ran.code == 2
     assert "no replica of TP 2 fits 1x L40S" in ran.err
     assert gpuwise(*words, "l40s", "--json").document["on"] == "2x L40S"
+
+
+def test_an_engine_of_one_kind_of_machine_under_its_other_name(gpuwise: Callable[..., Any]) -> None:
+    load = ("--workload", "in=300,out=200", "--slo", "ttft_p95=5s,tpot_p95=100ms")
+    asked = ("--engine", "mlx", "--weights", "4", "--quick", "--json", *load)
+    ran = gpuwise("capacity", "llama-3.1-8b", "--on", "M3 Max", *asked)
+    assert ran.code == 0, ran.err
+    chosen = json.loads(ran.out)["served"]["configuration"]
+    assert (chosen["engine"], chosen["weights"]) == ("mlx-lm", "mlx_4bit")
+    refused = gpuwise("capacity", "llama-3.1-8b", "--on", "4090", *asked)
+    assert refused.code == 2 and "MLX LM does not run on RTX 4090" in refused.err and "hint: take vllm" in refused.err

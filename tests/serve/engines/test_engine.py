@@ -127,6 +127,7 @@ PACKAGE = Path(gpuwise.__file__).parent
 MAY_NAME = {
     "serve/engines/": "the engines' own files",
     "calibrate/": "columns of measured tables, and which fit is whose",
+    "facts/models/stored.py": "what a config.json calls the quantization",
     "predict/comm/collectives.py": "libraries whose all-reduces were measured: keys of the coefficients",
     "cli/capacity/command.py": "the default of --engine, which help shows before the engines are loaded",
 }
@@ -163,10 +164,10 @@ def test_an_engine_has_all_that_answers_ask_for(name: str) -> None:
     assert set(engine.quantization) <= set(engine.formats)
 
 
-class Mlx(Engine):
-    """A made-up engine of Apple's chips: what CONTRIBUTING asks for."""
+class Local(Engine):
+    """A made-up engine of one device: what CONTRIBUTING asks for."""
 
-    name = title = "mlx"
+    name = title = "local"
     newest = "1"
     formats = ("bf16", "int8_wo", "int4_wo")
     by_bits = MappingProxyType({16: "bf16", 8: "int8_wo", 4: "int4_wo"})
@@ -175,17 +176,17 @@ class Mlx(Engine):
     rules = ENGINES[LOCAL_ENGINE].rules
 
     def words(self, start: Start) -> list[str]:
-        return ["mlx_lm.server", "--model", start.model, "--max-tokens", str(start.context)]
+        return ["local-server", "--model", start.model, "--max-tokens", str(start.context)]
 
 
 def test_an_engine_is_added_by_its_class(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(ENGINES, "mlx", Mlx())
-    wanted = Requirements("mlx", bits=(4,), context=4096)
+    monkeypatch.setitem(ENGINES, "local", Local())
+    wanted = Requirements("local", bits=(4,), context=4096)
     one = next(layouts(find_model("llama-3.1-8b"), find_cluster("m2-max").system, 1, wanted))
     requests = Load(find_workload("in=500,out=50"), 4096).at(0.01, 20)
     assert one.words == "one GPU, int4_wo weights, one slot" and one.server.run(requests).mean("e2e") > 0
     (command,) = start_commands(one)
-    assert command.name == "mlx" and command.line.endswith("--max-tokens 4096")
+    assert command.name == "local" and command.line.endswith("--max-tokens 4096")
 
 
 def test_what_reads_a_format() -> None:
