@@ -178,6 +178,40 @@ def test_patterns_that_no_model_has_are_refused(change: dict[str, Any], field: s
     assert caught.value.field == field
 
 
+LFM: dict[str, Any] = {"model_type": "lfm2", **SMALL, **ATTENTION, "num_hidden_layers": 4, "full_attn_idxs": [2]}
+
+
+def test_short_convolutions_and_attention_in_turn() -> None:
+    arch = architecture_from_config(LFM)
+    assert arch.layer_blocks == ("C-", "C-", "*-", "C-") and arch.short_conv is not None and arch.ffn == 512
+    mixed = architecture_from_config(
+        {
+            **LFM,
+            "model_type": "lfm2_moe",
+            "num_dense_layers": 1,
+            "moe_intermediate_size": 64,
+            "num_experts": 4,
+            "num_experts_per_tok": 2,
+        }
+    )
+    assert mixed.layer_blocks == ("C-", "CE", "*E", "CE") and mixed.ffn == 512
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"layer_types": ["conv", "conv", "mamba", "conv"]}, "layer_types"),
+        ({"block_ffn_dim_multiplier": "wide"}, "block_ffn_dim_multiplier"),
+        ({"block_ffn_dim_multiplier": -1.0}, "block_ffn_dim_multiplier"),
+        ({"num_hidden_layers": 5, "layer_types": ["conv"] * 4}, "pattern"),
+    ],
+)
+def test_short_convolutions_that_no_model_has_are_refused(change: dict[str, Any], field: str) -> None:
+    with pytest.raises(FieldError) as caught:
+        architecture_from_config({**LFM, **change})
+    assert caught.value.field == field
+
+
 def test_shared_attention_is_refused_by_name() -> None:
     with pytest.raises(FieldError, match="shares the weights of its attention"):
         architecture_from_config({**SMALL, **ATTENTION, "model_type": "zamba2", "num_hidden_layers": 4, "mamba_d_state": 64})

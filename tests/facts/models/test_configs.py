@@ -123,7 +123,7 @@ def test_unknown_type_is_read_generically_and_says_so() -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        {"model_type": "lfm2", "conv_L_cache": 3},
+        {"model_type": "lfm3", "conv_L_cache": 3},
         {"model_type": "zamba2", "mamba_d_state": 64},
         {"model_type": "minimax", "attn_type_list": [0, 1]},
         {"model_type": "brandnew", "linear_num_value_heads": 32},

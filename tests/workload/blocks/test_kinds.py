@@ -17,9 +17,8 @@ from gpuwise.workload.transformer.tables import transformer_tables
 
 
 def _models() -> list[Architecture]:
-    found = [
-        find_model(name) for name in ("llama-3.1-8b", "deepseek-v3", "mixtral-8x7b", "nemotron-h-8b", "qwen3-next", "gemma-4-e2b")
-    ]
+    names = ("llama-3.1-8b", "deepseek-v3", "mixtral-8x7b", "nemotron-h-8b", "qwen3-next", "gemma-4-e2b", "lfm2-8b-a1b")
+    found = [find_model(name) for name in names]
     assert {type(block) for arch in found for block in block_counts(arch)} == {
         type(block) for block in KINDS if block is not CROSS
     }

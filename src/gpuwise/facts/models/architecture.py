@@ -105,6 +105,10 @@ class LinearAttention:
     """Width of the causal convolution of queries, keys and values."""
     chunk: int = 64
     """Tokens worked on at once, as products of matrices (flash-linear-attention ops/gated_delta_rule)."""
+    gate_rank: int = 0
+    """Kimi Delta Attention (arXiv 2510.26692): decay and output gate of every channel, each through so many numbers; 0: a decay
+    for each head, and the gate from the first projection."""
+    may_be_zero: ClassVar = ("gate_rank",)
 
     def wrong(self) -> tuple[str, str, str] | None:
         """The field, what is wrong with it and a hint; None where the dimensions fit one another."""
@@ -135,7 +139,23 @@ class LinearAttention:
     @property
     def in_width(self) -> int:
         """Outputs of the first projection: queries, keys, values, gate, and for each value head step and decay."""
+        if self.gate_rank:
+            return self.conv_width + 2 * self.gate_rank + self.value_heads
         return self.conv_width + self.values + 2 * self.value_heads
+
+
+@dataclass(frozen=True, slots=True)
+class ShortConv:
+    """A gated causal convolution over a few tokens in place of attention (LFM2, arXiv 2511.23404)."""
+
+    conv: int = 3
+    """Tokens that an output sees."""
+    bias: bool = False
+
+    @property
+    def shown(self) -> str:
+        """Its dimensions for people to read."""
+        return f"{self.conv} tokens wide"
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,6 +215,7 @@ class SharedCache:
 PARTS = {"moe": Moe, "mla": Mla, "encoder": Encoder, "patches": Patches, "mamba": Mamba, "linear_attention": LinearAttention} | {
     "global_attention": GlobalAttention,
     "shared_cache": SharedCache,
+    "short_conv": ShortConv,
 }
 """Fields of an :class:`Architecture` that have dimensions of their own."""
 
@@ -215,12 +236,14 @@ LETTERS = {
     "*": Letter("attention", attends=True),
     "P": Letter("both side by side", "mamba", attends=True),
     "L": Letter("linear attention", "linear_attention"),
+    "C": Letter("short convolution", "short_conv"),
     "-": Letter("MLP"),
     "E": Letter("experts", "moe"),
 }
 NEEDED_BY_LETTERS = {
     "mamba": ("mixer", "M and P in the pattern need a mixer, and a mixer needs one of them"),
     "linear_attention": ("linear attention", "L in the pattern needs linear attention, and linear attention needs an L"),
+    "short_conv": ("a short convolution", "C in the pattern needs a short convolution, and a short convolution needs a C"),
     "moe": ("experts", "E in the pattern needs experts, and experts need an E"),
 }
 """What a part is called and which letters need it, for messages."""
@@ -296,6 +319,7 @@ class Architecture:
     moe: Moe | None = None
     mamba: Mamba | None = None
     linear_attention: LinearAttention | None = None
+    short_conv: ShortConv | None = None
     global_attention: GlobalAttention | None = None
     shared_cache: SharedCache | None = None
     per_layer_embedding: int = 0
@@ -305,9 +329,9 @@ class Architecture:
     """Keys and values come from one projection."""
     pattern: str = ""
     """Of a model whose layers differ in kind, the sub-blocks of each layer, a letter each, every sub-block with a norm and a
-    residual of its own: ``M`` state-space mixer, ``L`` linear attention, ``*`` attention, ``P`` state space and attention side by
-    side, ``-`` MLP, ``E`` experts. With spaces a word is a layer (``M- M- *-``), without each letter is (``M-M*-``). Empty:
-    attention and MLP or experts in every layer."""
+    residual of its own: ``M`` state-space mixer, ``L`` linear attention, ``C`` short convolution, ``*`` attention, ``P`` state
+    space and attention side by side, ``-`` MLP, ``E`` experts. With spaces a word is a layer (``M- M- *-``), without each letter
+    is (``M-M*-``). Empty: attention and MLP or experts in every layer."""
     encoder: Encoder | None = None
     extra_parameters: int = 0
     """Parameters the fields above cannot express (patch embedding, pooler, classifier, ...), itemised in

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import cast
 
 from gpuwise.errors import FieldError, nearest_names
+from gpuwise.facts.models.architecture import Mla
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,3 +97,20 @@ class Config:
         if not isinstance(value, dict):
             raise self.error(f"{key} is not a table", field=key, hint="check the file")
         return Config(cast("dict[str, object]", value), self.file)
+
+
+def leading_dense(c: Config) -> int:
+    """Dense layers before the first with experts, by ``mlp_layer_types``; 0 where there is no such list."""
+    kinds = c.words("mlp_layer_types")
+    return next((i for i, kind in enumerate(kinds) if kind != "dense"), 0)
+
+
+def latent(c: Config) -> Mla:
+    """Latent attention, by DeepSeek's keys."""
+    return Mla(
+        c.maybe("q_lora_rank"),
+        c.count("kv_lora_rank"),
+        c.count("qk_nope_head_dim"),
+        c.count("qk_rope_head_dim"),
+        c.count("v_head_dim"),
+    )

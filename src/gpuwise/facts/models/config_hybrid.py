@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
-from gpuwise.facts.models.architecture import Architecture, LinearAttention, Mamba, Moe
-from gpuwise.facts.models.config_fields import Config
+from gpuwise.facts.models.architecture import Architecture, LinearAttention, Mamba, Moe, ShortConv
+from gpuwise.facts.models.config_fields import Config, latent, leading_dense
 
 _LETTERS = {"mamba": "M", "linear_attention": "M", "attention": "*", "full_attention": "*", "mlp": "-", "moe": "E"}
 """Kinds of layers by their names in ``layers_block_type`` and ``layer_types``."""
@@ -239,6 +239,80 @@ def _qwen3_next(c: Config) -> Architecture:
     )
 
 
+def _kimi_linear(c: Config) -> Architecture:
+    """Kimi Linear: delta attention with a decay for every channel, and latent attention without positions in between."""
+    n = c.count("num_hidden_layers")
+    kinds, within = c.words("layer_types"), c.part("linear_attn_config")
+    if not kinds:  # as the checkpoint's own code writes it, counted from 1
+        listed = within.values.get("full_attn_layers")
+        full = cast("list[object]", listed) if isinstance(listed, list) else []
+        kinds = tuple("full_attention" if i + 1 in full else "linear_attention" for i in range(n))
+    heads, dim = c.maybe("linear_num_heads") or within.count("num_heads"), c.maybe("linear_head_dim") or within.count("head_dim")
+    conv = c.maybe("linear_conv_kernel_dim") or within.count("short_conv_kernel_size", default=4)
+    ffn, n_shared = c.count("moe_intermediate_size"), c.count("num_shared_experts", default=1, zero=True)
+    dense = c.count("first_k_dense_replace", default=leading_dense(c), zero=True)
+    moe = Moe(
+        c.count("num_experts"),
+        c.count("num_experts_per_token", "num_experts_per_tok"),
+        ffn,
+        n_shared=n_shared,
+        shared_ffn=n_shared * ffn,
+        router_bias=True,
+    )
+    mla = latent(c)
+    words = [("L" if kind == "linear_attention" else "*") + ("-" if i < dense else "E") for i, kind in enumerate(kinds)]
+    return _architecture(
+        c,
+        n_layers=n,
+        moe=moe,
+        mla=mla,
+        linear_attention=LinearAttention(heads, heads, dim, dim, conv, gate_rank=dim),
+        pattern=_pattern(words),
+        head_dim=mla.qk_nope_head_dim + mla.qk_rope_head_dim,
+        max_seq_len=c.count("model_max_length", "max_position_embeddings", default=4096),
+    )
+
+
+def _lfm2(c: Config) -> Architecture:
+    """LFM2: short convolutions and attention in turn; with experts after the first dense layers (``lfm2_moe``)."""
+    n, ffn = c.count("num_hidden_layers"), c.count("intermediate_size", "block_ff_dim")
+    kinds, at = c.words("layer_types"), c.values.get("full_attn_idxs")
+    if not kinds:
+        attends = cast("list[object]", at) if isinstance(at, list) else []
+        kinds = tuple("full_attention" if i in attends else "conv" for i in range(n))
+    unknown = next((kind for kind in kinds if kind not in ("conv", "full_attention")), None)
+    if unknown is not None:
+        raise c.error(f"layer_types has {unknown[:40]!r}", field="layer_types", hint="known: conv, full_attention")
+    experts = c.maybe("num_experts")
+    if experts is None and c.flag("block_auto_adjust_ff_dim", True):  # modeling_lfm2.py Lfm2MLP
+        factor, step = c.values.get("block_ffn_dim_multiplier", 1.0), c.count("block_multiple_of", default=256)
+        if factor is not None:
+            if isinstance(factor, bool) or not isinstance(factor, int | float) or not factor > 0:
+                raise c.error(
+                    "block_ffn_dim_multiplier is not a number above zero", field="block_ffn_dim_multiplier", hint="check it"
+                )
+            ffn = step * -(-int(factor * int(2 * ffn / 3)) // step)
+        else:
+            ffn = int(2 * ffn / 3)
+    dense = c.count("num_dense_layers", default=0, zero=True) if experts else n
+    moe = None
+    if experts is not None:
+        active, width = c.count("num_experts_per_tok"), c.count("moe_intermediate_size")
+        moe = Moe(experts, active, width, router_bias=c.flag("use_expert_bias", True))
+    words = [("C" if kind == "conv" else "*") + ("-" if i < dense else "E") for i, kind in enumerate(kinds)]
+    return _architecture(
+        c,
+        n_layers=n,
+        ffn=ffn,
+        moe=moe if any("E" in word for word in words) else None,
+        short_conv=ShortConv(c.count("conv_L_cache", default=3), c.flag("conv_bias", False)) if "conv" in kinds else None,
+        pattern=_pattern(words),
+        position="rope",
+        qk_norm=True,
+        tied_embeddings=c.flag("tie_word_embeddings", c.flag("tie_embedding", True)),
+    )
+
+
 HYBRID_READERS: dict[str, Callable[[Config], Architecture]] = {
     "mamba": _mamba,
     "falcon_mamba": _mamba,
@@ -251,4 +325,7 @@ HYBRID_READERS: dict[str, Callable[[Config], Architecture]] = {
     "qwen3_next": _qwen3_next,
     "qwen3_5_text": _qwen3_next,
     "qwen3_5_moe_text": _qwen3_next,
+    "kimi_linear": _kimi_linear,
+    "lfm2": _lfm2,
+    "lfm2_moe": _lfm2,
 }

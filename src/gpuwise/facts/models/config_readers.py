@@ -10,9 +10,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, cast
 
-from gpuwise.facts.models.architecture import Architecture, Extra, GlobalAttention, Mla, Moe, SharedCache
+from gpuwise.facts.models.architecture import Architecture, Extra, GlobalAttention, Moe, SharedCache
 from gpuwise.facts.models.config_classic import CLASSIC_READERS
-from gpuwise.facts.models.config_fields import Config
+from gpuwise.facts.models.config_fields import Config, latent, leading_dense
 from gpuwise.facts.models.config_hybrid import HYBRID_READERS
 
 Reader = Callable[[Config], Architecture]
@@ -317,29 +317,13 @@ def _routed(c: Config, *, correction: bool) -> Moe:
     )
 
 
-def leading_dense(c: Config) -> int:
-    """Dense layers before the first with experts, by ``mlp_layer_types``; 0 where there is no such list."""
-    kinds = c.words("mlp_layer_types")
-    return next((i for i, kind in enumerate(kinds) if kind != "dense"), 0)
-
-
-def _latent(c: Config) -> Mla:
-    return Mla(
-        c.maybe("q_lora_rank"),
-        c.count("kv_lora_rank"),
-        c.count("qk_nope_head_dim"),
-        c.count("qk_rope_head_dim"),
-        c.count("v_head_dim"),
-    )
-
-
 def _deepseek(c: Config) -> Architecture:
     return _base(c, moe=_routed(c, correction=False) if c.has("n_routed_experts") else None)
 
 
 def _deepseek_latent(c: Config) -> Architecture:
     """DeepSeek-V2 and V3; the latter, by ``topk_method``, corrects the router's scores per expert."""
-    mla = _latent(c)
+    mla = latent(c)
     moe = None
     if c.has("n_routed_experts"):
         corrected = ("deepseek_v3", "deepseek_v32", "glm_moe_dsa", "glm4_moe_lite")
@@ -486,6 +470,59 @@ def _hunyuan(c: Config) -> Architecture:
     return _base(c, moe=moe, qk_norm=c.flag("use_qk_norm", True), **_bias_flags(c))
 
 
+def _afmoe(c: Config) -> Architecture:
+    """Trinity: four norms a layer, an output gate as wide as the queries, sigmoid routing with a correction per expert."""
+    ffn, n_shared = c.count("moe_intermediate_size"), c.count("num_shared_experts", default=0, zero=True)
+    moe = Moe(
+        c.count("num_experts"),
+        c.count("num_experts_per_tok"),
+        ffn,
+        n_shared=n_shared,
+        shared_ffn=n_shared * ffn,
+        first_dense=c.count("num_dense_layers", default=1, zero=True),
+        router_bias=True,
+    )
+    every = c.count("global_attn_every_n_layers", default=4)
+    local = _local(c, window=c.maybe("sliding_window"), every=every)
+    return _base(c, moe=moe, qk_norm=True, norms_per_layer=4, attention_output_gate=True, **local, **_bias_flags(c))
+
+
+def _laguna(c: Config) -> Architecture:
+    """Laguna: a gate for each head of attention, and layers whose number of heads may differ by their kind."""
+    ffn, hidden = c.count("moe_intermediate_size"), c.count("hidden_size")
+    heads, n = c.count("num_attention_heads"), c.count("num_hidden_layers")
+    listed, kinds = c.values.get("num_attention_heads_per_layer"), c.words("layer_types")
+    each = [int(x) for x in cast("list[object]", listed) if isinstance(x, int)] if isinstance(listed, list) else [heads] * n
+    whole = {h for h, kind in zip(each, kinds, strict=False) if kind == "full_attention"} or {heads}
+    near = {h for h, kind in zip(each, kinds, strict=False) if kind != "full_attention"} or whole
+    if len(whole) > 1 or len(near) > 1 or (whole != near and not c.has("sliding_window")):
+        raise c.error("heads differ between layers of a kind", field="num_attention_heads_per_layer", hint="not described")
+    kv_heads, head_dim = c.count("num_key_value_heads"), _head_dim(c, hidden, heads)
+    gates = Extra("the gate of each head of attention", hidden * sum(each))
+    if c.values.get("gating") not in (True, "per-head"):
+        raise c.error("only a gate for each head is described", field="gating", hint="not described")
+    moe = Moe(
+        c.count("num_experts"),
+        c.count("num_experts_per_tok"),
+        ffn,
+        n_shared=1,
+        shared_ffn=c.count("shared_expert_intermediate_size"),
+        first_dense=leading_dense(c),
+        router_bias=True,
+    )
+    return _base(
+        c,
+        moe=moe,
+        qk_norm=True,
+        heads=min(near),
+        global_attention=GlobalAttention(min(whole), kv_heads, head_dim) if whole != near else None,
+        extras=(gates,),
+        extra_parameters=gates.parameters,
+        **_local(c, window=c.maybe("sliding_window")),
+        **_bias_flags(c),
+    )
+
+
 def _dbrx(c: Config) -> Architecture:
     attention, ffn = c.part("attn_config"), c.part("ffn_config")
     width, heads, hidden = ffn.count("ffn_hidden_size"), c.count("n_heads"), c.count("d_model")
@@ -551,7 +588,7 @@ def read_generic(c: Config) -> Architecture:
         activation=_activation(c.word("hidden_act", "silu")),
         mlp_bias=c.flag("mlp_bias", False),
         tied_embeddings=c.flag("tie_word_embeddings", False),
-        mla=_latent(c) if c.has("kv_lora_rank") else None,
+        mla=latent(c) if c.has("kv_lora_rank") else None,
         **_local(c, window=c.maybe("sliding_window") if c.has("layer_types") else None),
     )
 
@@ -574,6 +611,8 @@ READERS: dict[str, Reader] = {
     "hunyuan_v1_dense": _hunyuan,
     "hunyuan_v1_moe": _hunyuan,
     "solar_open": _glm4_moe,
+    "afmoe": _afmoe,
+    "laguna": _laguna,
     "qwen2": _qwen2,
     "qwen2_moe": _qwen2_moe,
     "qwen3": _qwen3,

@@ -16,15 +16,16 @@ from gpuwise.workload.blocks.latent_attention import LatentAttention
 from gpuwise.workload.blocks.linear_attention import GatedDelta
 from gpuwise.workload.blocks.mlp import Mlp
 from gpuwise.workload.blocks.per_layer_input import PerLayerInput
+from gpuwise.workload.blocks.short_conv import ShortConvolution
 from gpuwise.workload.blocks.state_space import StateSpace
 
 ATTENTION, WINDOWED = Attention(), Attention(windowed=True)
 BORROWING, BORROWING_WINDOWED = Attention(borrows=True), Attention(windowed=True, borrows=True)
 LATENT, LATENT_WINDOWED = LatentAttention(), LatentAttention(windowed=True)
 CROSS, MLP, EXPERTS, STATE_SPACE, LINEAR = CrossAttention(), Mlp(), Experts(), StateSpace(), GatedDelta()
-PER_LAYER = PerLayerInput()
+PER_LAYER, SHORT_CONV = PerLayerInput(), ShortConvolution()
 
-KINDS: tuple[Block, ...] = (ATTENTION, LATENT, CROSS, MLP, EXPERTS, STATE_SPACE, LINEAR, PER_LAYER)
+KINDS: tuple[Block, ...] = (ATTENTION, LATENT, CROSS, MLP, EXPERTS, STATE_SPACE, LINEAR, PER_LAYER, SHORT_CONV)
 """One block of each kind."""
 REPEATED_APART = tuple(block for block in KINDS if block.repeated)
 
@@ -70,6 +71,7 @@ def blocks_of_letter(arch: Architecture, letter: str) -> tuple[Block, ...]:
     by_letter: dict[str, tuple[Block, ...]] = {
         "M": (STATE_SPACE,),
         "L": (LINEAR,),
+        "C": (SHORT_CONV,),
         "*": (attention,),
         "P": (attention, STATE_SPACE),
         "-": (MLP,),

@@ -43,12 +43,14 @@ class GatedDelta(Block):
     def parameters(self, arch: Architecture) -> dict[str, int]:
         """Projections, convolution, of each value head its decay and the bias of its step, and a norm that heads share."""
         m = _linear(arch)
-        ends = arch.hidden * (m.in_width + m.values)
-        return {"mixer": ends + m.conv_width * m.conv + 2 * m.value_heads + m.value_dim}
+        ends = arch.hidden * (m.in_width + m.values) + m.gate_rank * (m.keys + m.values)
+        decays = m.value_heads + (m.keys if m.gate_rank else m.value_heads)
+        return {"mixer": ends + m.conv_width * m.conv + decays + m.value_dim}
 
     def products(self, arch: Architecture) -> list[tuple[str, int, int]]:
         m = _linear(arch)
-        return [("in_proj", arch.hidden, m.in_width), ("out_proj", m.values, arch.hidden)]
+        wide = [("gate", m.gate_rank, m.values), ("decay", m.gate_rank, m.keys)] if m.gate_rank else []
+        return [("in_proj", arch.hidden, m.in_width), ("out_proj", m.values, arch.hidden), *wide]
 
     def fused_rows(self, rows: Rows, arch: Architecture) -> None:
         p, m = rows.point, _linear(arch)
@@ -59,6 +61,8 @@ class GatedDelta(Block):
         if p.cp > 1:  # sequence for heads and back, as Megatron-Core's mixers do
             for phase, ending in ((FWD, ""), (BWD, ".backward")):
                 rows.collective(f"cp.all_to_all.linear{ending}", p.tokens * (width + values) * p.element_bytes, phase)
+        for name, channels in (("gate", m.values), ("decay", m.keys)) if m.gate_rank else ():
+            rows.linear(f"linear.{name}", p.tokens, m.gate_rank, round(channels * share))
         _convolution(rows, m, conv)
         _recurrence(rows, m, round(m.value_heads * share))
         elements = float(p.tokens * values)
