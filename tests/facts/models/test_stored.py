@@ -25,6 +25,9 @@ NAMES = {
     "{}-MXFP4": "mxfp4",
     "{}-Q4_K_M.gguf": "Q4_K_M",
     "{}:q8_0": "Q8_0",
+    "mlx-community/{}-4bit": "mlx_4bit",
+    "lmstudio-community/{}-MLX-8bit": "mlx_8bit",
+    "{}-6bit": "mlx_6bit",
     "{}-bf16": None,
     "{}": None,
 }
@@ -71,7 +74,17 @@ def test_a_config_keeps_the_format_it_says(kind):
 def test_a_config_in_an_unknown_format_is_refused():
     with pytest.raises(FieldError, match="no known format"):
         architecture_from_config({**CONFIG, "quantization_config": {"quant_method": "quip"}})
-    assert architecture_from_config({**CONFIG, "quantization": {"bits": 4, "group_size": 64}}).stored_format == "int4_wo"
+
+
+@pytest.mark.parametrize("bits", [4, 5, 6, 8])
+def test_a_config_of_mlx_says_bits_and_group(bits):
+    written = {"bits": bits, "group_size": 64, "mode": "affine"}
+    assert architecture_from_config({**CONFIG, "quantization": written}).stored_format == f"mlx_{bits}bit"
+    both = {**CONFIG, "quantization": written, "quantization_config": written}  # as mlx_lm.convert writes it
+    assert architecture_from_config(both).stored_format == f"mlx_{bits}bit"
+    for other in ({"bits": 3}, {"group_size": 32}, {"mode": "nvfp4"}):
+        with pytest.raises(FieldError, match="no known format"):
+            architecture_from_config({**CONFIG, "quantization": written | other})
 
 
 @pytest.mark.parametrize("pattern", [p for p, form in NAMES.items() if form])
@@ -86,7 +99,7 @@ def test_training_refuses_a_narrow_checkpoint_and_serving_uses_it(pattern):
     except InputError as error:
         assert form not in ("int4_wo", "fp8", "Q4_K_M", "Q8_0") and "is not simulated" in str(error)
         return
-    assert bits == ((8,) if form in ("fp8", "Q8_0") else (4,))
+    assert bits == ((8,) if form in ("fp8", "Q8_0", "mlx_8bit") else (4,))
     assert bits_as_stored(find_model(name), bits) == bits
     with pytest.raises(InputError, match="the model's name or config has"):
         bits_as_stored(find_model(name), (16,))

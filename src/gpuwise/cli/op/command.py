@@ -78,7 +78,7 @@ def op(
     causal
         Causal attention: each token attends to earlier tokens only.
     weights
-        Weight format of decode: Q4_K_M, Q8_0, F16 ... (llama.cpp) or bf16, fp8, int4_wo ... (vLLM).
+        Weight format of decode: Q4_K_M, Q8_0, F16 ... (llama.cpp), mlx_4bit ... (MLX) or bf16, fp8, int4_wo ... (vLLM).
     context
         Tokens in the KV cache when decoding: 1024.
     seq

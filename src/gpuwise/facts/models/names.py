@@ -19,7 +19,7 @@ _SIZE = re.compile(r"\d+(?:\.\d+)?[mbt]\d*|\d+x\d+b")
 _DOTTED = re.compile(r"(?<=\d)_(?=\d)")
 """``phi-1_5`` and ``stablelm-2-1_6b`` write a point as an underscore; ``llama3_8b`` does not."""
 FORMAT = re.compile(
-    r"[\s_.:-](?:fp8|fp16|f16|bf16|nvfp4|mxfp4|int[48]|[48][-_]?bit|w[48]a16|awq|gptq|gguf|bnb|(?:ud-)?i?q[1-8]_(?:k(?:_(?:xl|[sml]))?|[01]|x?xs|nl|[sm]))"
+    r"[\s_.:-](?:fp8|fp16|f16|bf16|nvfp4|mxfp4|int[48]|[4568][-_]?bit|mlx|w[48]a16|awq|gptq|gguf|bnb|(?:ud-)?i?q[1-8]_(?:k(?:_(?:xl|[sml]))?|[01]|x?xs|nl|[sm]))"
     r"(?=[\s_.-]|$)"
 )
 """Stored formats of the same weights, llama.cpp's in a file's name (Q4_K_M.gguf) too."""

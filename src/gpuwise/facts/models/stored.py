@@ -1,7 +1,7 @@
 """The format that a model's name (``Qwen3-8B-AWQ``) or its ``config.json`` says its weights are stored in.
 
 Names of formats are those of served weights: ``int4_wo`` (AWQ, GPTQ and others that narrow weights alone to 4 bits), ``int8_wo``,
-``fp8``, ``nvfp4``, ``mxfp4``, ``nf4`` (bitsandbytes), and of llama.cpp ``Q4_K_M`` and its kin.
+``fp8``, ``nvfp4``, ``mxfp4``, ``nf4`` (bitsandbytes), of llama.cpp ``Q4_K_M`` and its kin, of MLX ``mlx_4bit`` (groups of 64).
 """
 
 from __future__ import annotations
@@ -18,18 +18,23 @@ _SIXTEEN = frozenset({"bf16", "fp16", "f16"})
 _BY_WORD = {"fp8": "fp8", "nvfp4": "nvfp4", "mxfp4": "mxfp4", "bnb": "nf4"}
 _EIGHT = frozenset({"int8", "8bit", "w8a16"})
 _FOUR = frozenset({"awq", "gptq", "int4", "4bit", "w4a16"})
+_MLX_BITS = (4, 5, 6, 8)
+_MLX_ORG = "mlx-community/"
 _GGUF = re.compile(r"(?:ud-)?(i?q[1-8]_.+)")
 
 
 def format_in_name(text: str) -> str | None:
     """The format that the words of a model's name say; None where they say none, or 16 bits."""
     words = [
-        re.sub(r"(?<=[48])[-_]bit", "bit", found.strip(" _.:-"))
+        re.sub(r"(?<=[4568])[-_]bit", "bit", found.strip(" _.:-"))
         for found in FORMAT.findall(text.strip().lower().rpartition("/")[2])
     ]
     for word in words:
         if (gguf := _GGUF.fullmatch(word)) is not None:
             return gguf[1].upper()
+    bits = next((int(word[0]) for word in words if word.endswith("bit") and word != "bit"), None)
+    if bits is not None and ("mlx" in words or bits in (5, 6) or _MLX_ORG in text.lower()):
+        return f"mlx_{bits}bit"
     for word, form in _BY_WORD.items():
         if word in words:
             return "int8_wo" if form == "nf4" and _EIGHT & {*words} else form
@@ -41,13 +46,16 @@ def format_in_config(config: Config) -> str | None:
 
     Raises FieldError for one that is not known.
     """
-    key = next((k for k in ("quantization_config", "quantization") if config.has(k)), None)
+    key = next((k for k in ("quantization", "quantization_config") if config.has(k)), None)  # MLX writes both
     if key is None:
         return None
     part = config.part(key)
     method = part.word("quant_method", "mlx" if key == "quantization" else "").lower()
     bits = part.maybe("bits", "w_bit", "wbits")
-    if method in ("awq", "gptq", "mlx", "auto-round", "autoround", "intel/auto-round"):
+    if method == "mlx":
+        group, mode = part.maybe("group_size") or 64, part.word("mode", "affine")
+        found = f"mlx_{bits}bit" if bits in _MLX_BITS and (group, mode) == (64, "affine") else None
+    elif method in ("awq", "gptq", "auto-round", "autoround", "intel/auto-round"):
         found = _of_bits(4 if bits is None else bits)
     elif method in ("bitsandbytes", "bnb"):
         found = "nf4" if part.flag("load_in_4bit", False) else "int8_wo"
