@@ -28,6 +28,22 @@ def test_names_in_any_case() -> None:
     assert find_format("q4_k_m").name == "Q4_K_M" and find_format("BF16").name == "BF16" and find_format("FP8").name == "fp8"
     with pytest.raises(UnknownNameError):
         find_format("Q2")
+    assert find_format("UD-Q4_K_XL") is find_format("q4_k_xl") is FORMATS["UD-Q4_K_XL"]
+    assert [find_format(name).name for name in ("UD-Q5_K_XL", "Q6_K_L", "UD-IQ2_M", "UD-Q4_K_M")] == [
+        "Q5_K_M",
+        "Q6_K",
+        "IQ2_M",
+        "Q4_K_M",
+    ]
+    assert [find_format(name).name for name in ("4bit", "MLX-8bit", "6bit-mlx", "awq-int4", "GPTQ", "fp8-dynamic", "w8a16")] == [
+        "mlx_4bit",
+        "mlx_8bit",
+        "mlx_6bit",
+        "int4_wo",
+        "int4_wo",
+        "fp8",
+        "int8_wo",
+    ]
     assert format_of_precision("int4").name == "int4_wo"
     with pytest.raises(UnknownNameError):
         format_of_precision("tf32")
@@ -86,8 +102,8 @@ def test_the_format_in_a_gguf_files_name(name: str, form: str | None) -> None:
 
 
 def test_a_gguf_format_of_unknown_size_or_without_a_simulated_width_is_refused() -> None:
-    with pytest.raises(UnknownNameError, match="IQ2_XS"):
-        gguf_format("llama-3.1-8b-IQ2_XS.gguf")
+    with pytest.raises(UnknownNameError, match="IQ5_XS"):
+        gguf_format("llama-3.1-8b-IQ5_XS.gguf")
     assert [ENGINES[LOCAL_ENGINE].bits_of(form) for form in ("F16", "Q8_0", "Q4_K_M")] == [16, 8, 4]
     with pytest.raises(InputError, match="Q6_K weights is not simulated"):
         ENGINES[LOCAL_ENGINE].bits_of("Q6_K")

@@ -17,7 +17,11 @@ from gpuwise.facts.models.architecture import Architecture
 from gpuwise.predict.kernels.experts.loads import power_law
 from gpuwise.workload.transformer.parameters import count_parameters
 
-_GGUF = re.compile(r"[-._]((?:i?q[1-8]_(?:k(?:_(?:xl|[sml]))?|[01]|x?xs|xxs|nl|[sm]))|mxfp4|b?f16)\.gguf$", re.IGNORECASE)
+_GGUF = re.compile(
+    r"[-._]((?:ud-)?(?:(?:i?q[1-8]|tq[12])_(?:k(?:_(?:xl|[sml]))?|[01]|x?xs|xxs|nl|[sm]))|mxfp4|b?f16|f32)"
+    r"(?:-\d{5}-of-\d{5})?\.gguf$",
+    re.IGNORECASE,
+)
 GGUF, MLX = "GGUF", "MLX"
 WIDE_BYTES = 2.0
 """A weight an engine does not narrow."""
@@ -44,6 +48,39 @@ class WeightFormat:
         return bool(self.file)
 
 
+_MEAN_BITS = {
+    "Q5_K_S": 5.5704,
+    "Q5_1": 6.0,
+    "Q5_0": 5.5,
+    "IQ4_NL": 4.6818,
+    "Q4_K_S": 4.6672,
+    "Q4_1": 5.0,
+    "IQ4_XS": 4.4597,
+    "Q3_K_L": 4.2979,
+    "Q3_K_S": 3.6429,
+    "IQ3_M": 3.7628,
+    "IQ3_S": 3.6606,
+    "IQ3_XS": 3.4977,
+    "IQ3_XXS": 3.2548,
+    "Q2_K": 3.1593,
+    "Q2_K_S": 2.9697,
+    "IQ2_M": 2.9294,
+    "IQ2_S": 2.7403,
+    "IQ2_XS": 2.5882,
+    "IQ2_XXS": 2.3824,
+    "IQ1_M": 2.1460,
+    "IQ1_S": 2.0042,
+    "TQ2_0": 2.0625,
+    "TQ1_0": 1.6875,
+    "UD-Q8_K_XL": 9.78,
+    "UD-Q4_K_XL": 4.63,
+    "UD-Q3_K_XL": 4.0,
+    "UD-IQ3_XXS": 2.93,
+    "UD-IQ2_XXS": 2.56,
+}
+"""Bits a weight of other files of llama.cpp: means over Llama 3.1 8B (ggml-org/llama.cpp tools/quantize/README.md), and of types
+that it leaves out, those of a block (ggml/src/ggml-common.h). Unsloth's dynamic files (UD) choose the type of each tensor by the
+model: medians of public files (Qwen3 30B, Gemma 4 26B, gpt-oss 20B and others). A file itself says it exactly."""
 FORMATS: dict[str, WeightFormat] = {
     f.name: f
     for f in (
@@ -58,11 +95,13 @@ FORMATS: dict[str, WeightFormat] = {
         WeightFormat("F16", 16.0 / 8, "F16", GGUF),
         WeightFormat("BF16", 16.0 / 8, "BF16", GGUF),
         WeightFormat("Q8_0", 8.5 / 8, "Q8_0", GGUF),
+        WeightFormat("F32", 32.0 / 8, "F32", GGUF),
         WeightFormat("Q6_K", 6.56 / 8, "Q6_K", GGUF),
         WeightFormat("Q5_K_M", 5.69 / 8, "Q5_K_M", GGUF),
         WeightFormat("Q4_K_M", 4.85 / 8, "Q4_K_M", GGUF),
         WeightFormat("Q4_0", 4.55 / 8, "Q4_0", GGUF),
         WeightFormat("Q3_K_M", 3.91 / 8, "Q3_K_M", GGUF),
+        *(WeightFormat(name, bits / 8, name, GGUF) for name, bits in _MEAN_BITS.items()),
         WeightFormat("MXFP4", 0.53125, "MXFP4", GGUF, dense="Q8_0"),
         WeightFormat("mlx_8bit", 8.5 / 8, "Q8_0", MLX),
         WeightFormat("mlx_6bit", 6.5 / 8, "Q6_K", MLX),
@@ -92,13 +131,32 @@ FORMAT_OF_PRECISION = {
 """Formats by the names ``--precision`` takes."""
 
 
+_SPELLINGS = tuple(
+    (re.compile(pattern), name)
+    for pattern, name in (
+        (r"(?:mlx[-_ ]?)?([4568])[-_ ]?bits?(?:[-_ ]?mlx)?", r"mlx_\1bit"),
+        (r"awq(?:[-_ ]?(?:int)?4)?|gptq(?:[-_ ]?(?:int)?4)?|int4|w4a16|autoround[-_ ]?int4", "int4_wo"),
+        (r"int8|w8a16|gptq[-_ ]?int8", "int8_wo"),
+        (r"fp8[-_ ]?(?:dynamic|static|e4m3)|w8a8[-_ ]?fp8", "fp8"),
+        (r"nvfp4a16", "nvfp4"),
+    )
+)
+"""How people write formats, and the name here. 4 bits alone is what MLX calls its own."""
+
+
 def find_format(text: str) -> WeightFormat:
-    """The format called ``Q4_K_M`` or ``bf16``, in any case. Raises UnknownNameError."""
+    """The format called ``Q4_K_M`` or ``bf16``, in any case and in the usual spellings. Raises UnknownNameError."""
     if text in FORMATS:
         return FORMATS[text]
-    for name in (*ENGINE_FORMATS, *LLAMA_CPP_FORMATS, *MLX_FORMATS):
-        if name.lower() == text.lower():
-            return FORMATS[name]
+    wanted = text.strip().lower()
+    for pattern, name in _SPELLINGS:
+        if found := pattern.fullmatch(wanted):
+            wanted = found.expand(name)
+    of = {name.lower(): name for name in (*MLX_FORMATS, *LLAMA_CPP_FORMATS, *ENGINE_FORMATS)}
+    plain = wanted.removeprefix("ud-")
+    for name in (wanted, f"ud-{plain}", plain, *(re.sub(r"_(xl|l)$", end, plain) for end in ("_m", ""))):
+        if name in of:
+            return FORMATS[of[name]]
     names = (*LLAMA_CPP_FORMATS, *ENGINE_FORMATS, *MLX_FORMATS)
     raise UnknownNameError("weight format", text, names, hint="it is one of " + ", ".join(names))
 
@@ -109,11 +167,11 @@ def gguf_format(model: str) -> str | None:
     found = _GGUF.search(model)
     if found is None:
         return None
-    name = {f.lower(): f for f in LLAMA_CPP_FORMATS}.get(found[1].lower())
-    if name is None:
+    form = find_format({"bf16": "BF16", "mxfp4": "MXFP4"}.get(found[1].lower(), found[1]))
+    if form.name not in LLAMA_CPP_FORMATS:
         hint = "known are " + ", ".join(LLAMA_CPP_FORMATS)
         raise UnknownNameError("GGUF format", found[1], LLAMA_CPP_FORMATS, hint=hint)
-    return name
+    return form.name
 
 
 def format_of_precision(precision: str) -> WeightFormat:
