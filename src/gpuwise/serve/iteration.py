@@ -24,7 +24,7 @@ from gpuwise.facts.models.architecture import Architecture
 from gpuwise.predict.estimate import Basis, Estimate, weakest
 from gpuwise.serve.engines.costs import EngineCosts, engine_costs
 from gpuwise.serve.engines.engine import EngineConfig, check_formats
-from gpuwise.serve.iteration_kernels import row_times
+from gpuwise.serve.iteration_kernels import IterationRows, row_times
 from gpuwise.serve.splits import check_split
 from gpuwise.workload.blocks.kinds import KINDS
 from gpuwise.workload.blocks.point import Point
@@ -103,31 +103,40 @@ def device_times(arch: Architecture, system: System, config: EngineConfig, itera
     """Kernels and collectives of every iteration, evaluated in one pass."""
     check_split(arch, config)
     check_formats(system.accelerator, config)
+    columns = np.broadcast_arrays(iterations.sequences, iterations.q_len, iterations.kv_len)
+    rows = _iteration_rows(arch, config.tp, config.attention_dp, *(tuple(column.tolist()) for column in columns))
+    times = row_times(rows, arch, system, config)
+
+    def total(values: F64) -> F64:
+        summed: F64 = np.bincount(rows.owner, values * rows.count, len(columns[0])).astype(np.float64)
+        return summed
+
+    kernels = total(times.kernel_s)
+    sigma = total(times.kernel_s * times.log_sigma) / np.maximum(kernels, 1e-300)
+    kind = rows.table.kind
+    attention = total(np.where(kind == Kind.ATTENTION, times.kernel_s, 0.0))
+    memory = total(np.where(np.isin(kind, (Kind.MEMORY, Kind.EMBEDDING)), times.kernel_s, 0.0))
+    return DeviceTimes(kernels, attention, memory, total(times.communication_s), sigma, times.basis)
+
+
+@lru_cache(maxsize=32)
+def _iteration_rows(
+    arch: Architecture, tp: int, groups: int, sequences: tuple[int, ...], q_len: tuple[int, ...], kv_len: tuple[int, ...]
+) -> IterationRows:
+    """The rows of these iterations of a rank of one of ``groups`` that attend apart."""
     tables: list[OpTable] = []
     weight: list[float] = []
     owner: list[int] = []
-    columns = np.broadcast_arrays(iterations.sequences, iterations.q_len, iterations.kv_len)
-    for i, (sequences, q_len, _) in enumerate(zip(*columns, strict=True)):
-        mine = -(-int(sequences) // config.attention_dp)
-        for table, count in _forward_tables(arch, config.tp, mine, int(q_len)):
+    for i, (batch, q) in enumerate(zip(sequences, q_len, strict=True)):
+        for table, count in _forward_tables(arch, tp, -(-batch // groups), q):
             tables.append(table)
             weight.append(count)
             owner.append(i)
     rows = concatenate(tables)
     lengths = [len(t) for t in tables]
-    row_owner, row_weight = np.repeat(owner, lengths), np.repeat(weight, lengths)
-    times = row_times(rows, arch, system, config, *(columns[i][row_owner] for i in (0, 2, 1)))
-    n = len(columns[0])
-
-    def total(values: F64) -> F64:
-        summed: F64 = np.bincount(row_owner, values * row_weight * rows.count, n).astype(np.float64)
-        return summed
-
-    kernels = total(times.kernel_s)
-    sigma = total(times.kernel_s * times.log_sigma) / np.maximum(kernels, 1e-300)
-    attention = total(np.where(rows.kind == Kind.ATTENTION, times.kernel_s, 0.0))
-    memory = total(np.where(np.isin(rows.kind, (Kind.MEMORY, Kind.EMBEDDING)), times.kernel_s, 0.0))
-    return DeviceTimes(kernels, attention, memory, total(times.communication_s), sigma, times.basis)
+    own = np.repeat(owner, lengths)
+    count = np.repeat(weight, lengths) * rows.count
+    return IterationRows(rows, own, count, *(np.array(column, np.int64)[own] for column in (sequences, q_len, kv_len)))
 
 
 def product_work(arch: Architecture, config: EngineConfig, sequences: int, q_len: int) -> tuple[float, float]:

@@ -3,7 +3,9 @@ all-reduce."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -24,7 +26,7 @@ from gpuwise.predict.kernels.experts.loads import loads_of
 from gpuwise.predict.kernels.kernel_time import KernelTime
 from gpuwise.predict.kernels.lookup.tables import gather_time
 from gpuwise.predict.kernels.memory_bound import dram_rate, memory_time
-from gpuwise.predict.kernels.registry import kernel_times
+from gpuwise.predict.kernels.registry import DistinctCalls, kernel_times
 from gpuwise.predict.kernels.single import matmul
 from gpuwise.serve.engines.engine import Engine, EngineConfig, version_number
 from gpuwise.serve.formats import FORMATS
@@ -53,17 +55,59 @@ class RowTimes(NamedTuple):
     basis: Basis
 
 
-def row_times(
-    rows: OpTable,
-    arch: Architecture,
-    system: System,
-    config: EngineConfig,
-    sequences: I64,
-    kv_len: I64,
-    q_len: I64,
-) -> RowTimes:
-    """Evaluate ``rows``; ``sequences``, ``kv_len`` and ``q_len`` [R] are those of each row's iteration."""
-    device = system.accelerator
+@dataclass(frozen=True, eq=False)
+class IterationRows:
+    """Rows of iterations, the same on every device and in every format: what is asked of their names is asked once."""
+
+    table: OpTable
+    owner: I64
+    """[R] which iteration a row is of."""
+    count: F64
+    """[R] times that the iteration launches it."""
+    sequences: I64
+    """[R] of each row's iteration, as ``q_len`` and ``kv_len``."""
+    q_len: I64
+    kv_len: I64
+
+    def __len__(self) -> int:
+        return len(self.table)
+
+    @cached_property
+    def absorbed(self) -> Mask:
+        """Up-projections that latent attention's decode does without."""
+        return self._named(lambda name: name == LATENT.own_row) & (self.q_len == 1)
+
+    @cached_property
+    def products(self) -> tuple[Mask, OpTable, Mask]:
+        """Which rows are products, these, and which of them are multiplied in 16 bits whatever the weights' format."""
+        mask = (self.table.kind == Kind.MATMUL) & ~self.absorbed
+        return mask, self.table.select(mask), self._named(lambda name: name.startswith(("head.", "moe.router")))[mask]
+
+    @cached_property
+    def own_kernel(self) -> tuple[tuple[Mask, OpTable], ...]:
+        """Rows that name a kernel of their own, as a mixer's recurrence, and convolutions."""
+        named = (self.table.kind == Kind.MEMORY) & (self.table.kernel != 0)
+        masks = (named, self.table.kind == Kind.CONVOLUTION)
+        return tuple((mask, self.table.select(mask)) for mask in masks if mask.any())
+
+    @cached_property
+    def summed(self) -> Mask:
+        """All-reduces over the tensor group that shared experts' sum is not part of."""
+        return self._named(lambda name: name.startswith("tp.all_reduce") and "shared" not in name)
+
+    @cached_property
+    def summed_experts(self) -> Mask:
+        """Sums over a token's experts."""
+        return self._named(lambda name: name == "moe.unpermute")
+
+    def _named(self, wanted: Callable[[str], bool]) -> Mask:
+        found = {name: wanted(name) for name in set(self.table.name)}
+        return np.array([found[name] for name in self.table.name], bool)
+
+
+def row_times(rows: IterationRows, arch: Architecture, system: System, config: EngineConfig) -> RowTimes:
+    """Evaluate ``rows``."""
+    device, table, kv_len, q_len = system.accelerator, rows.table, rows.kv_len, rows.q_len
     kernel, comm, sigma = np.zeros(len(rows)), np.zeros(len(rows)), np.zeros(len(rows))
     bases: list[Basis] = []
 
@@ -71,49 +115,50 @@ def row_times(
         kernel[mask], sigma[mask] = result.time_s, result.log_sigma
         bases.append(result.basis)
 
-    s = rows.shape
-    absorbed = np.array([n == LATENT.own_row for n in rows.name], bool) & (q_len == 1)
-    if absorbed.any():
-        put(absorbed, _absorbed(device, arch, config, s[absorbed, 1]))
-    mask = (rows.kind == Kind.MATMUL) & ~absorbed
-    put(mask, _products(device, config, rows.select(mask)))
+    s = table.shape
+    if rows.absorbed.any():
+        put(rows.absorbed, _absorbed(device, arch, config, s[rows.absorbed, 1]))
+    put(rows.products[0], _products(device, config, rows))
     # the fused layer stands in the row of its first product; what else it does has been left out of the rows
-    mask = rows.kind == Kind.GROUPED
+    mask = table.kind == Kind.GROUPED
     if mask.any():
-        put(mask, _experts(device, arch, config, sequences[mask] * q_len[mask]))
+        put(mask, _experts(device, arch, config, rows.sequences[mask] * q_len[mask]))
     for decode in (True, False):
-        mask = (rows.kind == Kind.ATTENTION) & ((q_len == 1) == decode)
+        mask = (table.kind == Kind.ATTENTION) & ((q_len == 1) == decode)
         if mask.any():
-            attention = _attention(device, arch, config, rows, mask, kv_len[mask], decode)
-            put(mask, _on_card(device, rows.select(mask), attention))
-    named = (rows.kind == Kind.MEMORY) & (rows.kernel != 0)  # rows that name a kernel of their own, as a mixer's recurrence
-    for mask in (named, rows.kind == Kind.CONVOLUTION):
-        if mask.any():
-            made = kernel_times(rows.select(mask), device, SERVING)
-            put(mask, KernelTime(made.time_s, made.log_sigma, made.basis))
-    mask = (rows.kind == Kind.MEMORY) & ~named
-    put(mask, _on_card(device, rows.select(mask), memory_time(device, rows.bytes_read[mask], rows.bytes_written[mask])))
-    mask = rows.kind == Kind.EMBEDDING
+            attention = _attention(device, arch, config, table, mask, kv_len[mask], decode)
+            put(mask, _on_card(device, table.family[mask], attention))
+    for mask, named in rows.own_kernel:
+        made = kernel_times(named, device, SERVING)
+        put(mask, KernelTime(made.time_s, made.log_sigma, made.basis))
+    mask = (table.kind == Kind.MEMORY) & (table.kernel == 0)
+    put(mask, _on_card(device, table.family[mask], memory_time(device, table.bytes_read[mask], table.bytes_written[mask])))
+    mask = table.kind == Kind.EMBEDDING
     if mask.any():
-        put(mask, gather_time(device, s[mask, 0], rows.bytes_read[mask] / np.maximum(s[mask, 0], 1), s[mask, 2]))
+        put(mask, gather_time(device, s[mask, 0], table.bytes_read[mask] / np.maximum(s[mask, 0], 1), s[mask, 2]))
     if config.tp * config.attention_dp > 1:
-        _communicate(rows, arch, system, config, q_len, comm)
+        _communicate(rows, system, config, comm)
     return RowTimes(kernel, comm, sigma, weakest(*bases))
 
 
-def _on_card(device: Accelerator, rows: OpTable, plain: KernelTime) -> KernelTime:
+def _on_card(device: Accelerator, family: I64, plain: KernelTime) -> KernelTime:
     """``plain`` with what whole networks say of each row's family on cards of which no kernel was measured."""
-    factor = np.array([family_factor(device, f) for f in FAMILIES])[rows.family]
-    return plain._replace(time_s=plain.time_s * factor)
+    codes: list[int] = family.tolist()
+    factors = {code: family_factor(device, FAMILIES[code]) for code in set(codes)}
+    return plain._replace(time_s=plain.time_s * np.array([factors[code] for code in codes]))
 
 
-def _products(device: Accelerator, config: EngineConfig, rows: OpTable) -> KernelTime:
+def _products(device: Accelerator, config: EngineConfig, rows: IterationRows) -> KernelTime:
     """Matrix products: the layers' by weights in their format, head and router in 16 bits."""
-    narrow = product_format(device, config.weights)
-    half = half_format(device)
-    dtype = tuple(half if n.startswith(("head.", "moe.router")) else narrow for n in rows.name)
-    times = kernel_times(replace(rows, dtype=dtype), device, SERVING)
+    calls = _distinct_products(rows, product_format(device, config.weights), half_format(device))
+    times = calls.times(device, SERVING)
     return KernelTime(times.time_s, times.log_sigma, times.basis)
+
+
+@lru_cache(maxsize=64)
+def _distinct_products(rows: IterationRows, narrow: str, half: str) -> DistinctCalls:
+    _, table, in_half = rows.products
+    return DistinctCalls.of(replace(table, dtype=tuple(half if h else narrow for h in in_half.tolist())))
 
 
 def half_format(device: Accelerator) -> str:
@@ -292,22 +337,20 @@ def _latent_decode(
     return KernelTime(np.maximum(stream, arithmetic) + 2 * launch, np.full(cached_tokens.shape, 0.25), "specified")
 
 
-def _communicate(rows: OpTable, arch: Architecture, system: System, config: EngineConfig, q_len: I64, comm: F64) -> None:
+def _communicate(rows: IterationRows, system: System, config: EngineConfig, comm: F64) -> None:
     """All-reduces over the tensor group, and what crosses between attention and experts."""
     local = min(config.tp, system.domain_size)
     local = max(d for d in range(1, local + 1) if config.tp % d == 0)
-    mine = np.array([n.startswith("tp.all_reduce") and "shared" not in n for n in rows.name], bool)
-    experts = np.array([n in ("moe.unpermute",) for n in rows.name], bool)
     for graph in (True, False):
-        here = (q_len == 1) == graph
+        here = (rows.q_len == 1) == graph
         if config.tp > 1:
-            mask = mine & here
-            comm[mask] = _all_reduce(system, config, rows.shape[mask, 0], local, graph)
+            mask = rows.summed & here
+            comm[mask] = _all_reduce(system, config, rows.table.shape[mask, 0], local, graph)
         # the experts' own sum, shared experts' with it
-        mask = experts & here
+        mask = rows.summed_experts & here
         if not mask.any():
             continue
-        payload = rows.bytes_written[mask].astype(np.int64)
+        payload = rows.table.bytes_written[mask].astype(np.int64)
         if config.attention_dp == 1:
             comm[mask] += _all_reduce(system, config, payload, local, graph)
         else:
