@@ -275,8 +275,9 @@ def explained(answer: Capacity, progress: Callable[[str], None] = lambda words: 
     """The answer with what single changes would bring."""
     progress("what changes would bring")
     if answer.served is not None:
-        each = answer.served.each.expected
-        return replace(answer, changes=changes(answer.served.configuration, answer.load, answer.targets, each))
+        each, own = answer.served.each.expected, answer.served.configuration
+        searched = next((a.limit for a in answer.considered if a.configuration == own), None)
+        return replace(answer, changes=changes(own, answer.load, answer.targets, each, searched=searched))
     if answer.miss is None:
         return answer
     return replace(answer, changes=changes(answer.miss.limit.configuration, answer.load, answer.targets))

@@ -70,12 +70,13 @@ def changes(
     *,
     n: int = CHANGE_REQUESTS,
     elsewhere: bool = True,
+    searched: Limit | None = None,
 ) -> tuple[Change, ...]:
     """Each change by itself, the best first; ``carried_per_s`` is what the configuration is said to carry, None where it carries
-    nothing."""
-    rate_per_s = 0.0 if carried_per_s is None else _limit(configuration, load, targets, n).rate_per_s
+    nothing. ``searched``, its limit in a search, says where the own one is looked for."""
+    own = None if carried_per_s is None else _limit(configuration, load, targets, n, searched)
     found = [
-        _change(name, kind, other, configuration.ranks, load, targets, rate_per_s, n)
+        _change(name, kind, other, configuration.ranks, load, targets, own, n)
         for name, kind, other in _others(configuration, load, targets, n, elsewhere)
     ]
     if carried_per_s is not None:
@@ -136,9 +137,17 @@ def _on_others(
             continue
         if configuration.config.program.listed_only and not engine_runs(system.accelerator, configuration.config.engine):
             continue
-        able = [(first_token_ratio(c, load, targets, n), c) for c in _widths(configuration, system) if holds(c)]
-        in_time = [((1.0 - over) * full_rate(c, load, n) / c.ranks, c) for over, c in able if over < 1.0][:MOST_WIDTHS]
-        ways = in_time or [(-over, c) for over, c in able]
+        able = ((first_token_ratio(c, load, targets, n), c) for c in _widths(configuration, system) if holds(c))
+        late: list[tuple[float, Configuration]] = []
+        in_time: list[tuple[float, Configuration]] = []
+        for over, c in able:
+            if over >= 1.0:
+                late.append((-over, c))
+                continue
+            in_time.append(((1.0 - over) * full_rate(c, load, n) / c.ranks, c))
+            if len(in_time) == MOST_WIDTHS:
+                break
+        ways = in_time or late
         chosen = max(ways, key=lambda way: way[0])[1] if ways else replace(configuration, system=system)
         split = "" if chosen.ranks == configuration.ranks else f", {chosen.split} each"
         yield system.accelerator.name + split, SAME, chosen
@@ -174,8 +183,20 @@ def _of_slots(configuration: Configuration) -> Iterator[tuple[str, str, Configur
             yield f"{count} {c.program.place}s", SAME, replace(configuration, settings=replace(s, max_num_seqs=count))
 
 
-def _limit(configuration: Configuration, load: Load, targets: Sequence[Target], n: int) -> Limit:
-    return largest_rate(configuration, load, targets, n=n, resolution=CHANGE_RESOLUTION, with_missed=False)
+def _limit(configuration: Configuration, load: Load, targets: Sequence[Target], n: int, own: Limit | None = None) -> Limit:
+    """Of one change; ``own`` of the configuration that is changed says where it is looked for."""
+    full = full_rate(configuration, load, n)
+    guess = None if own is None or not own.rate_per_s else own.rate_per_s / own.full_per_s * full
+    return largest_rate(
+        configuration,
+        load,
+        targets,
+        n=n,
+        full_per_s=full,
+        guess_per_s=guess,
+        resolution=CHANGE_RESOLUTION,
+        with_missed=False,
+    )
 
 
 def _change(
@@ -185,13 +206,14 @@ def _change(
     ranks: int,
     load: Load,
     targets: Sequence[Target],
-    rate_per_s: float,
+    own: Limit | None,
     n: int,
 ) -> Change:
     try:
-        limit = _limit(other, load, targets, n)
+        limit = _limit(other, load, targets, n, own)
     except (InputError, UnpredictableError) as error:
         return Change(name, kind, None, None, None, error.message)
     rate = limit.rate_per_s * ranks / other.ranks
     ttft = next((t.percentile for t in targets if t.metric == "ttft"), 95.0)
-    return Change(name, kind, rate, rate / rate_per_s - 1.0 if rate_per_s else None, limit.alone.latency("ttft", ttft))
+    gain = rate / own.rate_per_s - 1.0 if own is not None and own.rate_per_s else None
+    return Change(name, kind, rate, gain, limit.alone.latency("ttft", ttft))

@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 from typing import Any, cast
 
@@ -43,12 +44,16 @@ ALONE_REQUESTS = 200
 NEAR_FULL, UP, DOWN, LEAST_DOWN = 0.93, 1.15, 0.7, 0.15
 """A search begins near the full rate, rises or falls by these factors, and below the last halves the logarithm."""
 MOST_STEPS = 40
+NEIGHBOURS = (1, 2, 0)
+"""Steps of the search's path from one rate that is asked for near a guess to the next; then the path decides."""
 MOST_LONGER = 4
 """Times that a run is lengthened at most until it settles."""
 SEEDS = (1, 2)
 """Other draws of the requests that an interval is made with."""
 PERCENTILES = (50.0, 90.0, 95.0, 99.0)
 METRICS = ("ttft", "tpot", "itl", "e2e")
+Met = Callable[[float], bool]
+"""Whether a rate keeps the targets."""
 
 
 @dataclass(frozen=True)
@@ -256,7 +261,8 @@ def largest_rate(
     """The largest rate within ``targets``, within ``resolution``; without ``with_missed`` nothing is said of the first rate above
     it. ``kept`` is a point of as many requests that keeps the targets: the limit is no lower. A
     ``guess_per_s`` that is near changes nothing but how many rates are simulated: those of the search's path that lie beyond a
-    rate that was missed, or below one that was kept, are settled by it. Where ``enough_per_s`` is kept, it is the limit.
+    rate that was missed, or below one that was kept, are settled by it. Long runs are not guessed above the full rate, which
+    short ones pass before their queues show. Where ``enough_per_s`` is kept, it is the limit.
     Raises as :func:`operate`."""
     full = full_per_s or full_rate(configuration, load, n)
     nobody, settle = alone(configuration, load, targets, n, full, seed=seed), n >= FINAL_REQUESTS
@@ -287,16 +293,31 @@ def largest_rate(
         return Limit(configuration, kept, nobody, None, full)
     if enough_per_s < NEAR_FULL * full and met(enough_per_s):
         return Limit(configuration, at(enough_per_s), nobody, None, full)
+    path = partial(_path, nobody.rate_per_s, full, resolution=resolution)
     if guess_per_s is not None:
-        for rate in _path(nobody.rate_per_s, full, lambda rate: rate <= guess_per_s, resolution):
-            if rate is not None:
-                met(rate)
-    best, missed = _path(nobody.rate_per_s, full, met, resolution)
+        _look_near(min(guess_per_s, full) if settle else guess_per_s, path, met)
+    best, missed = path(met)
     best = best if kept is None else max(best, kept.rate_per_s)
     return Limit(configuration, at(best), nobody, None if missed is None or not with_missed else at(missed), full)
 
 
-def _path(alone: float, full: float, met: Callable[[float], bool], resolution: float) -> tuple[float, float | None]:
+def _look_near(guess_per_s: float, path: Callable[[Met], tuple[float, float | None]], met: Met) -> None:
+    """Asks for the two rates between which the ``path`` to a guess ends; while both are met or both missed, for those
+    :data:`NEIGHBOURS` further on."""
+    low, high = path(lambda rate: rate <= guess_per_s)
+    for steps in NEIGHBOURS:
+        if met(low):
+            break
+        for _ in range(steps):
+            low, _ = path(lambda rate, missed=low: rate < missed)
+    for steps in NEIGHBOURS:
+        if high is None or not met(high):
+            break
+        for _ in range(steps):
+            _, high = path(lambda rate, kept=high or math.inf: rate <= kept)
+
+
+def _path(alone: float, full: float, met: Met, resolution: float) -> tuple[float, float | None]:
     """The last rate that is ``met`` on the way from near the full rate up or down, then halved, and the first that is not."""
     best, missed = alone, None
     rate = NEAR_FULL * full

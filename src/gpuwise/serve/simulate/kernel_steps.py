@@ -31,6 +31,8 @@ I64 = NDArray[np.int64]
 _QUERIES = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768)
 _MANY = 512
 _CONTEXTS = (0, 256, 1024, 4096, 16384, 65536)
+MOST_CHUNKS = 4096
+"""Prompt chunks whose seconds are kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +157,7 @@ class KernelSteps:
         "_graph_tokens",
         "_line_alone",
         "_q",
+        "_seen",
         "_tokens",
         "_work",
         "costs",
@@ -221,6 +224,7 @@ class KernelSteps:
         self._c = [float(x) for x in tables.contexts]
         self._chunks: list[list[float]] = chunks.tolist()
         self._chunk_floor = float(chunks[0, 0])
+        self._seen: dict[tuple[int, int], float] = {}
 
     def products(self, width: int) -> F64:
         """[0..most] seconds of everything but attention and gaps over ``width`` tokens of each sequence."""
@@ -236,9 +240,10 @@ class KernelSteps:
         tokens = decoding
         attention = 0.0
         captured = self._graph_tokens
-        for new, before in chunks:
-            tokens += new
-            attention += self._chunk(new, before)
+        seen = self._seen
+        for chunk in chunks:
+            tokens += chunk[0]
+            attention += seen.get(chunk) or self._chunk(chunk)
         if tokens == decoding + len(chunks):  # a token of each, as in decode steps: those whose caches came from elsewhere
             captured = self._decode_graph
         floor = self._chunk_floor  # one launch a layer, whatever is in it
@@ -276,8 +281,14 @@ class KernelSteps:
         columns = {"compute": compute, "memory": np.minimum(memory, each), "communication": comm, "host": rest}
         return {name: float((column * n_steps).sum()) for name, column in columns.items()}
 
-    def _chunk(self, new: int, before: int) -> float:
-        """Seconds of one prompt chunk's attention over all layers."""
+    def _chunk(self, chunk: tuple[int, int]) -> float:
+        """Seconds of one prompt chunk's attention over all layers; kept, for the same requests come at every rate."""
+        if len(self._seen) >= MOST_CHUNKS:
+            self._seen.clear()
+        seconds = self._seen[chunk] = self._chunk_s(*chunk)
+        return seconds
+
+    def _chunk_s(self, new: int, before: int) -> float:
         q, c = self._q, self._c
         i = min(max(bisect_right(q, new) - 1, 0), len(q) - 2)
         j = min(max(bisect_right(c, before) - 1, 0), len(c) - 2)

@@ -79,7 +79,7 @@ class BlockPool:
         if not self._cached:
             return
         places: list[tuple[Segment, int, bool]] = []
-        for segment in self.runs.segments(request):
+        for segment in self.runs.segments(request) if self.runs.n_shared else ():
             run, start, upto = segment
             mine = max(min(found, upto), start)
             if mine > start:

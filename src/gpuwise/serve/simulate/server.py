@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from heapq import heapify, heappop, heappush
 
 import numpy as np
@@ -130,31 +130,7 @@ class Server:
 
     def steps(self, context: int, only: tuple[tuple[int, ...], tuple[int, ...]] | None = None) -> Steps:
         """Seconds of steps whose sequences hold about ``context`` tokens; ``only`` of so many sequences and tokens of prompts."""
-        near = 1 << max(int(context - 1).bit_length(), 5)
-        limits = self.limits
-        most = min(limits.sequences, limits.n_blocks)
-        if self.config.program.whole_steps:
-            return slot_steps(self.arch, self.system.accelerator, self.config, most, near)
-        whole = replace(self.config, pp=1)  # stages share out the seconds of all layers
-        sizes = (1 << (size - 1).bit_length() for size in (most, limits.tokens))  # engines of like size share their tables
-        tables = kernel_tables(self.attending, self.system, whole, *sizes, near, only)
-        front = self.front
-        logits = np.arange(most + 1, dtype=np.float64) * self.arch.vocab
-        return KernelSteps(
-            tables,
-            front.costs,
-            front.costs.layers_s(self.arch),
-            most,
-            graph_most=self.options.graph_most or 1,
-            sizes=self.options.graph_sizes,
-            host_s=front.host_s,
-            host_sequence_s=front.host_sequence_s,
-            ahead=self.rules.ahead,
-            attention_slowdown=front.attention_slowdown,
-            sampling_s=self.rules.sampling_s(self.options.sampling, logits, self.system.accelerator.memory_bandwidth_bytes_per_s),
-            prompt_graphs=self.rules.prompt_graphs,
-            eager_s=front.eager_s(self.arch),
-        )
+        return _steps(self, 1 << max(int(context - 1).bit_length(), 5), only)
 
     def run(
         self, requests: Requests, *, closed: ClosedLoop | None = None, replicas: int = 1, routing: str = "round_robin"
@@ -322,6 +298,34 @@ class Server:
             math.hypot(front.costs.log_sigma, 0.0 if self._has_kernel_spread(steps) else steps.tables.log_sigma),
             len(engines),
         )
+
+
+@lru_cache(maxsize=64)
+def _steps(server: Server, near: int, only: tuple[tuple[int, ...], tuple[int, ...]] | None) -> Steps:
+    limits, options = server.limits, server.options
+    most = min(limits.sequences, limits.n_blocks)
+    if server.config.program.whole_steps:
+        return slot_steps(server.arch, server.system.accelerator, server.config, most, near)
+    whole = replace(server.config, pp=1)  # stages share out the seconds of all layers
+    sizes = (1 << (size - 1).bit_length() for size in (most, limits.tokens))  # engines of like size share their tables
+    tables = kernel_tables(server.attending, server.system, whole, *sizes, near, only)
+    front, rules = server.front, server.rules
+    logits = np.arange(most + 1, dtype=np.float64) * server.arch.vocab
+    return KernelSteps(
+        tables,
+        front.costs,
+        front.costs.layers_s(server.arch),
+        most,
+        graph_most=options.graph_most or 1,
+        sizes=options.graph_sizes,
+        host_s=front.host_s,
+        host_sequence_s=front.host_sequence_s,
+        ahead=rules.ahead,
+        attention_slowdown=front.attention_slowdown,
+        sampling_s=rules.sampling_s(options.sampling, logits, server.system.accelerator.memory_bandwidth_bytes_per_s),
+        prompt_graphs=rules.prompt_graphs,
+        eager_s=front.eager_s(server.arch),
+    )
 
 
 def _merged(engines: Sequence[Engine], name: str) -> F64:
