@@ -225,7 +225,7 @@ def limit_notes(options: Sequence[Option[TrainingEstimate]], wishes: Wishes) -> 
 def _tries(arch: Architecture, wishes: Wishes, pricing: Pricing) -> Iterator[_Try]:
     """Every rented accelerator that software trains on, at every count its usual system allows, with the least time and
     money it could take."""
-    from gpuwise.facts.hardware.naming import find_cluster
+    from gpuwise.facts.hardware.naming import counted, find_cluster
 
     seq_len = wishes.seq_len or default_seq_len(arch, fine_tuning=wishes.fine_tuning)[0]
     per_token = model_flop_per_token(
@@ -245,16 +245,22 @@ def _tries(arch: Architecture, wishes: Wishes, pricing: Pricing) -> Iterator[_Tr
         if None in peaks:
             continue
         peak = max(p for p in peaks if p is not None)
+        try:
+            one = find_cluster(accelerator_id)
+            price = price_of(one, pricing.today, usd_per_hour=pricing.usd_per_hour, provider=pricing.provider)
+        except (InputError, UnpredictableError):
+            continue
+        if price is None:
+            continue
+        market = market_factor(accelerator_id, price, pricing.today)
         for n in counts_for(wishes.fixed):
             try:
-                cluster = find_cluster(f"{n}x{accelerator_id}")
-                price = price_of(cluster, pricing.today, usd_per_hour=pricing.usd_per_hour, provider=pricing.provider)
-            except (InputError, UnpredictableError):
+                cluster = replace(counted(accelerator, n), assumption=one.assumption)
+            except InputError:
                 continue
-            seconds = work / (n * peak * BEST_MFU)
-            if price is not None and _connected(cluster):
+            if _connected(cluster):
+                seconds = work / (n * peak * BEST_MFU)
                 short = n > 1 and surely_short(seconds, wishes.deadline_s)
-                market = market_factor(accelerator_id, price, pricing.today)
                 yield _Try(cluster, seconds, seconds * n * price.expected / HOUR_S, market, short)
 
 

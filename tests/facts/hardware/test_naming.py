@@ -1,10 +1,12 @@
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuwise.errors import AmbiguousNameError, GpuwiseError, InputError, UnknownNameError
 from gpuwise.facts.hardware.accelerators import accelerators
-from gpuwise.facts.hardware.naming import USUAL, find_accelerator, find_cluster, is_counted
+from gpuwise.facts.hardware.naming import USUAL, counted, find_accelerator, find_cluster, is_counted
 from gpuwise.units import GIB
 
 TYPED = {
@@ -583,3 +585,12 @@ def test_a_chip_has_the_memory_that_is_asked_for():
                 assert found.memory_bytes == pytest.approx(gb * GIB)
                 assert find_cluster(found.typed).accelerator == found
         assert not device.memory_sizes_gb or max(device.memory_sizes_gb) == device.memory_nominal_gb
+
+
+def test_counted_devices_are_those_of_their_name_with_the_count() -> None:
+    for name in ("h100-sxm-80gb", "rtx-4090", "rtx-a5000", "mi300x", "gh200-96gb", "l4"):
+        one = find_cluster(name)
+        for n in (1, 2, 4, 8, 16, 64):
+            assert replace(counted(one.accelerator, n), assumption=one.assumption) == find_cluster(f"{n}x{name}")
+    with pytest.raises(InputError, match="'9xh100-sxm-80gb' does not fill"):
+        counted(find_cluster("h100-sxm-80gb").accelerator, 9)

@@ -226,11 +226,16 @@ def find_cluster(text: str, prefer: Iterable[str] = ()) -> Cluster:
         return Cluster(_host_of(accelerator, counts[1], text), counts[0] * counts[1], assumption)
     if len(counts) > 2:
         raise InputError(f"{text!r} has {len(counts)} counts", hint="write systems x devices x name, like 2x8xH200")
-    total = (counts or [1])[0]
+    return replace(counted(accelerator, (counts or [1])[0], text), assumption=assumption)
+
+
+def counted(accelerator: Accelerator, total: int, text: str = "") -> Cluster:
+    """``total`` devices in the system that ``accelerator`` is usually in. Raises InputError, in which they are called ``text``,
+    where they do not divide into equal ones."""
     system = default_system(accelerator)
     if system.id == "consumer-box" and total > system.count:
         system = box("pcie-server", accelerator)  # eight GeForce cards stand in one server, not in two PCs
-    return Cluster(_fill_hosts(system, total, text), total, assumption)
+    return Cluster(_fill_hosts(system, total, text or f"{total}x{accelerator.id}"), total)
 
 
 def _part_of(name: str, counts: Sequence[int], text: str, prefer: Iterable[str]) -> tuple[Accelerator, str]:
