@@ -17,9 +17,9 @@ from gpuwise.cli.app import build
 from gpuwise.cli.asked import asking
 from gpuwise.report.answers.answer import Answer, Notes, Stack, Table, plain, shows
 from gpuwise.report.answers.parts import PARTS
-from gpuwise.report.answers.training import fit_answer
+from gpuwise.report.answers.training import fit_answer, plan_answer
 
-ANSWERS: Mapping[str, Callable[[Mapping[str, Any]], Answer]] = {"fit": fit_answer}
+ANSWERS: Mapping[str, Callable[[Mapping[str, Any]], Answer]] = {"fit": fit_answer, "plan": plan_answer}
 FEW = 3
 """Questions of each command by default; thorough runs have all."""
 
@@ -88,7 +88,7 @@ def everything(answer: Answer, whole: str) -> None:
                     assert re.sub(r"\s+", "", plain(item))[1:20] in flat
             elif isinstance(block, Stack):
                 assert plain(block.whole.expected) in whole or block.apart
-    for sentence in (*answer.assumed, *answer.unsure):
+    for sentence in (*answer.assumed, *answer.warnings):
         assert re.sub(r"\s+", "", sentence)[1:20] in flat
 
 

@@ -37,8 +37,11 @@ CASES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("pick --help", ("--budget", "--json")),
     ("cost own --help", ("--hours", "--json")),
     ("top --help", ("--once", "--json")),
-    ("plan llama-3.1-8b --on 8xH100-SXM --tokens 15B", (r"2\.\d+ days", r"\$1,\d{3}", "MFU", "GiB", "micro-batch", "torchrun")),
-    ("plan gpt2 --tokens 10B", (r"\$/GPU h", r"cost", r"\d+x RTX", "MFU")),
+    (
+        "plan llama-3.1-8b --on 8xH100-SXM --tokens 15B",
+        (r"2\.\d+ days", r"\$1,\d{3}", "MFU", "GiB", "micro-batch", "gpuwise export"),
+    ),
+    ("plan gpt2 --tokens 10B", ("time", "cost", r"\d+x RTX", "MFU")),
     ("plan llama-3.1-8b --on 4090 --qlora --tokens 10M", ("QLoRA|4-bit", r"\$")),
     ("plan llama-3.1-405b --on 8x4090", ("not fit", "GiB")),
     ("fit gpt2 --on 4090", ("fits", "GiB", "tokens a second")),

@@ -300,7 +300,7 @@ def test_a_page_says_a_change_as_the_terminal_does(name: str, value: float, text
 def test_every_remedy_of_a_fit_that_an_option_gives_has_a_tickbox() -> None:
     from gpuwise.plan.api import fit
     from gpuwise.plan.document import answer_document
-    from gpuwise.report.answers.plan import At, differences
+    from gpuwise.report.answers.strategy import At, differences
     from gpuwise.ui.questions import QUESTIONS
 
     document = At(answer_document(fit("llama-3.1-8b", "4090")))

@@ -75,7 +75,7 @@ def _whole(answer: Answer, to: Console, names: Collection[str] | None) -> Iterat
     for part in parts:
         yield from _part(part, to, None)
     if names is None:
-        for title, sentences in (("Not sure of", answer.unsure), ("Assumed", answer.assumed)):
+        for title, sentences in (("Warnings", answer.warnings), ("Assumed", answer.assumed)):
             if sentences:
                 yield from ("", _bold(title), _indented(_notes(Notes(sentences, "dim"))))
         yield from _next(answer, to)
@@ -116,7 +116,7 @@ def _figures(figures: Sequence[Figure]) -> RenderableType:
 def _foot(answer: Answer, to: Console, parts: Sequence[Section], rows: int) -> Iterator[RenderableType]:
     """What is not sure, where the rest is, and what to do next."""
     yield ""
-    for title, sentences in (("Not sure of", answer.unsure), ("Assumed", answer.assumed)):
+    for title, sentences in (("Warnings", answer.warnings), ("Assumed", answer.assumed)):
         if sentences:
             yield _text(f"{title}: {'; '.join(brief(sentences))}", "dim")
     rest = [p for p in answer.parts if p not in parts or _is_cut(p, rows)]
@@ -132,7 +132,16 @@ def _options(parts: Sequence[Section]) -> str:
 
 def _is_cut(part: Section, rows: int) -> bool:
     first = part.blocks[0]
-    return len(part.blocks) > 1 or (isinstance(first, Table) and len(first.rows) > rows)
+    match first:
+        case Table():
+            n = len(first.rows)
+        case Stack(apart=True):
+            n = len(first.parts)
+        case Notes():
+            n = len(first.items) + 2
+        case _:
+            n = 0
+    return len(part.blocks) > 1 or n > rows
 
 
 def _next(answer: Answer, to: Console) -> Iterator[RenderableType]:
@@ -140,22 +149,23 @@ def _next(answer: Answer, to: Console) -> Iterator[RenderableType]:
         yield from _command(answer.next, to)
 
 
-def _command(command: Command, to: Console) -> Iterator[RenderableType]:
-    """``why`` and the command, on one line where there is room."""
+def _command(command: Command, to: Console, *, inner: bool = False) -> Iterator[RenderableType]:
+    """``why`` and the command, on one line where there is room; indented but where it is an ``inner`` part."""
+    from rich.padding import Padding
     from rich.text import Text
 
     words = command.line(asked())
     if not words:
         return
-    quoted = [*([] if command.words else ["gpuwise"]), *map(shlex.quote, words)]
+    quoted = words if command.words else ["gpuwise", *map(shlex.quote, words)]
     why, line = f"{command.why}:  " if command.why else "", " ".join(quoted)
-    if len(why) + len(line) <= to.width:
+    if len(why) + len(line) <= to.width - 2 * inner:
         yield Text.assemble(why, (line, "cyan"))
         return
     if why:
         yield _text(why.rstrip())
     for text in shell_lines(quoted, to.width - 2):
-        yield Text(f"  {text}", "cyan", no_wrap=True, overflow="ignore")
+        yield Padding(Text(text, "cyan"), (0, 0, 0, 0 if inner else 2), expand=False)
 
 
 def _part(part: Section, to: Console, rows: int | None) -> Iterator[RenderableType]:
@@ -171,20 +181,25 @@ def _block(block: Block, to: Console, rows: int | None) -> Iterator[RenderableTy
     match block:
         case Table():
             yield _table(block, rows)
-            if block.below:
+            if block.below and _is_marked(block, rows):
                 yield _text(block.below, "dim")
         case Stack():
-            yield from _stack(block, to.width)
+            yield from _stack(block, to.width, rows)
         case Chart():
             yield from _chart(block)
-        case Points():
-            yield from (_text(d.words, "bold" if d.chosen else "") for d in block.dots)
+        case Points():  # a table beside it has the same
+            pass
         case Picture():
             yield from (_text(words) for words in block.words)
         case Notes():
-            yield _notes(block)
+            yield _notes(block, rows)
         case Command():
-            yield from _command(block, to)
+            yield from _command(block, to, inner=True)
+
+
+def _is_marked(block: Table, rows: int | None) -> bool:
+    """Whether a row that is shown has the sign that ``below`` explains."""
+    return any(plain(block.below)[0] in plain(c.value) for r in block.rows[:rows] for c in r.cells)
 
 
 def _table(block: Table, rows: int | None) -> RenderableType:
@@ -211,15 +226,15 @@ def _stack_head(title: str, block: Stack) -> RenderableType:
     return Text.assemble((title, "bold"), plain(whole), f", {plain(block.room)}" if block.room else "")
 
 
-def _stack(block: Stack, width: int) -> Iterator[RenderableType]:
-    """A bar with its key, or a line for each part."""
+def _stack(block: Stack, width: int, rows: int | None) -> Iterator[RenderableType]:
+    """A bar with its key, or a line for each part, at most ``rows``."""
     from rich.text import Text
 
     total = sum(p.place.number for p in block.parts)
     if block.apart:
         table = grid(4)
         table.columns[1].justify = table.columns[2].justify = "right"
-        for p in block.parts:
+        for p in block.parts[:rows]:
             share = p.place.number / total if total else 0.0
             table.add_row(p.name, p.place.text, f"{100 * share:.0f} %", single(share, max(10, min(width, WIDEST) - 42)))
         yield table
@@ -252,6 +267,11 @@ def _chart(block: Chart) -> Iterator[RenderableType]:
     yield from (_text(sentence, "dim") for sentence in block.below)
 
 
+def _sentences(rows: int | None) -> int | None:
+    """Notes on a screen whose tables have ``rows``."""
+    return None if rows is None else max(rows - 2, 1)
+
+
 SPARKS = 30
 """Characters of a row of bars, at most."""
 
@@ -263,9 +283,9 @@ def spark(values: Sequence[float]) -> str:
     return "".join(LEVELS[min(int(max(v, 0.0) / most * len(LEVELS)), len(LEVELS) - 1)] for v in picked)
 
 
-def _notes(block: Notes) -> RenderableType:
+def _notes(block: Notes, rows: int | None = None) -> RenderableType:
     table = grid(2, pad=1)
-    for item in block.items:
+    for item in block.items[: _sentences(rows)]:
         table.add_row("-", capital(plain(item)), style=STYLES[block.mark])
     return table
 

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from gpuwise.cli.bars import stacked
 from gpuwise.cli.out import grid, table_of
-from gpuwise.cli.words import between, span
+from gpuwise.cli.words import span
 from gpuwise.plan.answer import Option
 from gpuwise.plan.changes.remedy import Remedy
-from gpuwise.plan.explain import chance, probability, speed_words
+from gpuwise.plan.explain import speed_words
 from gpuwise.predict.estimate import Estimate
 from gpuwise.units import GIB, MIB, format_bytes, format_duration, format_usd
 from gpuwise.workload.changes.registry import SAME
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from gpuwise.cli.fitted_table import FittedTable
-    from gpuwise.predict.step.training import TrainingEstimate
 
 
 Figure = tuple[str, Estimate, Callable[[float], str]]
@@ -56,30 +55,6 @@ def price_words(option: Option[Any]) -> str:
     if price.as_of is not None:
         words.append(price.as_of.isoformat() + (f" ({price.age_days} days old)" if price.stale else ""))
     return ", ".join(words)
-
-
-def show_fitting(to: Console, e: TrainingEstimate, title: str) -> None:
-    """The bar of an estimate of a model of the catalogue, with the probability that it fits and what it needs."""
-    from rich.padding import Padding
-    from rich.text import Text
-
-    parts, more = dict(e.memory_parts), e.memory_bytes.expected - e.held_bytes.expected
-    if e.fits:
-        held = sum(parts.values()) - more
-        for name in ("reserve", "optimizer"):  # cached blocks are given back, and paged states leave the device
-            parts[name] = max(parts.get(name, 0.0) - max(sum(parts.values()) - held, 0.0), 0.0)
-    show_memory(to, parts, e.device_bytes, title)
-    odds = probability(e.fit_probability)
-    words = f"fits with {odds}" if e.fits else f"does not fit (it does after all with {odds})"
-    words += f"; needs {between(e.needed_bytes, format_bytes)} at the least"
-    if e.host_bytes > e.host_limit_bytes:
-        words = f"the host has {format_bytes(e.host_limit_bytes)} for what is offloaded, which takes {format_bytes(e.host_bytes)}"
-    elif more:
-        words += f"; the allocator's usual slack would be {format_bytes(more)} more"
-    else:
-        words += f", {between(e.memory_bytes, format_bytes)} with the allocator's usual slack"
-    words += f"; torch's own count, max_memory_allocated: {format_bytes(e.allocated_bytes.expected)}"
-    to.print(Padding(Text(words, style="dim"), (0, 0, 0, 2), expand=False))
 
 
 def show_memory(to: Console, parts: dict[str, float], whole: float, title: str) -> None:
@@ -118,15 +93,14 @@ def _key_number(value: float) -> str:
 
 TIGHT = "*"
 """Marks memory that fits only because torch gives cached blocks back."""
-TIGHT_WORDS = "fits only because torch gives cached blocks back"
 
 
-def remedies_table(remedies: Sequence[Remedy[Any]], *, verdict: bool = False, step: bool = False) -> FittedTable:
-    """Changes with what they save and cost; ``verdict`` adds whether each fits, ``step`` the step's time."""
+def remedies_table(remedies: Sequence[Remedy[Any]], *, step: bool = False) -> FittedTable:
+    """Changes with what they save and cost; ``step`` adds the step's time."""
     from rich.text import Text
 
     table = table_of(
-        ["change", "saves", "speed", "then", *(["fits"] if verdict else []), *(["step"] if step else []), ""],
+        ["change", "saves", "speed", "then", *(["step"] if step else []), ""],
         left=("change",),
         wrap=("change",),
         under="",
@@ -135,13 +109,11 @@ def remedies_table(remedies: Sequence[Remedy[Any]], *, verdict: bool = False, st
         e = r.estimate
         barely = TIGHT if r.tight else ""
         time = [] if not step else ["-" if e.step_time_s is None else format_duration(e.step_time_s.expected)]
-        fits = [Text(chance(e.fit_probability), "green" if r.fits else "red")] if verdict else []
         table.add_row(
             r.name,
             format_bytes(r.saved_bytes),
             speed_words(r.slower),
             format_bytes(e.memory_bytes.expected) + barely,
-            *fits,
             *time,
             Text("" if r.kind == SAME else r.kind, "dim"),
         )

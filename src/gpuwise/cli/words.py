@@ -33,16 +33,6 @@ def plain(value: float) -> str:
     return f"{value:,.0f}"
 
 
-BASIS = {
-    "measured": "measured on this very setup",
-    "fitted": "kernels fitted on this accelerator, software costs on published runs",
-    "derived": "kernels taken from its family, software costs from published runs",
-    "specified": "in part from specifications, where no kernel of its kind was measured on such an accelerator",
-    "extrapolated": "beyond anything measured",
-}
-"""What an estimate stands on, in a sentence."""
-
-
 METERS = {
     "energy counter": "the GPU's own counter",
     "integrated power": "the driver's power over time",

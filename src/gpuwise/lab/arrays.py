@@ -158,13 +158,13 @@ class Accesses:
         if not there.any():
             return there
         stamps = touch.stamp[self.at]
-        unsure = stamps >= order.barrier
+        warnings = stamps >= order.barrier
         if order.by_warp:
             mine, theirs = self.who % order.threads // 32, other % order.threads // 32
-            unsure &= ~((mine == theirs) & (stamps < order.warps[self.lanes // 32]))
+            warnings &= ~((mine == theirs) & (stamps < order.warps[self.lanes // 32]))
         if not self.array.shared:
-            unsure |= other // order.threads != self.who // order.threads
-        return there & unsure
+            warnings |= other // order.threads != self.who // order.threads
+        return there & warnings
 
     def met(self, touch: Touch, did: str, bad: Mask) -> Conflict | None:
         if not bad.any():

@@ -150,8 +150,8 @@ def market_factor(accelerator_id: str, price: Price, today: datetime.date) -> fl
     prices say. A price of one's own is what it is: 1."""
     if price.origin != "market":
         return 1.0
-    unsure = math.exp(Z80 * ONE_PROVIDER_SIGMA / math.sqrt(price.n_providers))
-    return max(level_usd_per_hour(today)[accelerator_id] / price.expected, 1.0) * unsure
+    warnings = math.exp(Z80 * ONE_PROVIDER_SIGMA / math.sqrt(price.n_providers))
+    return max(level_usd_per_hour(today)[accelerator_id] / price.expected, 1.0) * warnings
 
 
 VARIANT_RATE, VARIANT_MEMORY = 1.15, 1.35

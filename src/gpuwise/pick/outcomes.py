@@ -140,8 +140,8 @@ class Outcome:
         """What comes first whatever the objective: done as asked, on software that serves it, at a count and for a time seen on
         offer, in memory that suffices with the probability a plan is chosen for."""
         plain = level(self.tier, self.way, self.split or self.n, self.purpose)
-        unsure = self.interrupted or (self.fit_probability is not None and self.fit_probability < 1 - RISK)
-        return plain + ((unsure or self.brief) and plain % 2 == 0)
+        warnings = self.interrupted or (self.fit_probability is not None and self.fit_probability < 1 - RISK)
+        return plain + ((warnings or self.brief) and plain % 2 == 0)
 
     @property
     def brief(self) -> bool:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from gpuwise.export.targets import command
+from gpuwise.export.job import Job
+from gpuwise.export.targets import command, gaps_of, tool_of
 from gpuwise.plan.answer import CapturedStep, Fit, Option, OtherHardware, Plan
 from gpuwise.plan.changes.remedy import Remedy
 from gpuwise.plan.cluster_document import PLAN_VERSION, cluster_document, own_hardware
@@ -54,7 +55,7 @@ def _plan(plan: Plan[TrainingEstimate]) -> Document:
             **({} if goal.wishes.packed_document_len is None else {"packed": goal.wishes.packed_document_len}),
         },
         "search": plan.search,
-        "best": None if best is None else {**_option(best), "flags": command(job_of(plan))},
+        "best": None if best is None else {**_option(best), **_run(job_of(plan))},
         "on_time": plan.on_time,
         "in_budget": plan.in_budget,
         "alternatives": [_option(o) for o in plan.alternatives],
@@ -65,6 +66,16 @@ def _plan(plan: Plan[TrainingEstimate]) -> Document:
         "warnings": plan.warnings,
         "published": plan.published,
         "smallest": None if plan.smallest is None else estimate_document(plan.smallest),
+    }
+
+
+def _run(job: Job) -> Document:
+    """The command of the stack's own tool, which tool that is, and what of the layout it has no setting for."""
+    tool = tool_of(job.strategy.stack, adapters=job.strategy.lora_rank > 0)
+    return {
+        "flags": command(job),
+        "tool": None if tool is None else tool.version,
+        "tool_lacks": [] if tool is None else gaps_of(job, tool),
     }
 
 

@@ -12,12 +12,12 @@ from typing import Any
 
 from gpuwise.errors import UnknownNameError
 from gpuwise.report.answers import choosing, code, lab, machine, serving
-from gpuwise.report.answers import plan as plans
 from gpuwise.report.answers.answer import Answer
 from gpuwise.report.answers.drawings import WIDTH
 from gpuwise.report.answers.drawings import style as drawings_style
 from gpuwise.report.answers.look import style
-from gpuwise.report.answers.training import fit_answer
+from gpuwise.report.answers.strategy import option_query
+from gpuwise.report.answers.training import fit_answer, plan_answer
 from gpuwise.report.answers.values import At, inert
 from gpuwise.report.answers.written import body as written
 from gpuwise.report.answers.written import head, part_of
@@ -25,10 +25,12 @@ from gpuwise.report.page import page
 from gpuwise.ui.questions import line_of
 
 Document = Mapping[str, Any]
-ANSWERS: Mapping[str, Callable[[Document], Answer]] = {"fit": fit_answer}
+ANSWERS: Mapping[str, Callable[[Document], Answer]] = {
+    "plan": plan_answer,
+    "fit": fit_answer,
+}
 """By the name of the question."""
 VIEWS: Mapping[str, Callable[[Document], list[str]]] = {
-    "plan": plans.plan,
     "pick": choosing.pick,
     "compare": choosing.compare,
     "cost": choosing.cost,
@@ -45,12 +47,6 @@ VIEWS: Mapping[str, Callable[[Document], list[str]]] = {
 """Of those that are HTML at once."""
 KINDS = {"html": "text/html", "svg": "image/svg+xml", "json": "application/json", "csv": "text/csv"}
 _FRONT = re.compile(r'<figure id="front">.*?</figure>\n', re.DOTALL)
-_BRIEF = re.compile(
-    r'<p class="(?:yes|no)">.*?</p>|<dl class="tiles">.*?</dl>\n|<p class="layout">.*?</p>'
-    r'|<figure id="memory">.*?</figure>\n|<figure id="step">.*?</figure>\n',
-    re.DOTALL,
-)
-"""What stands beside another answer: whether it fits, the figures, the layout in words, the two bars of a plan or a fit."""
 _SVG = re.compile(r"<svg (?![^>]*class=\"mark\").*?</svg>", re.DOTALL)
 _FIGURE = re.compile(r"<figure\b.*?</figure>", re.DOTALL)
 _LEGEND = re.compile(r'<li><svg class="mark"[^>]*><rect class="(\w+)"[^>]*/></svg>(.*?)</li>', re.DOTALL)
@@ -77,24 +73,21 @@ def shown(name: str, document: Document, asked: Sequence[str] = ()) -> dict[str,
     """What a page needs of an answer beside the document."""
     body = view(name, document, asked)
     made: dict[str, Any] = {"html": body}
+    made["brief"] = ""
     if name in ANSWERS:
         answer = ANSWERS[name](document)
-        return {**made, "brief": (head(answer) + part_of(answer, "memory", "step")).replace('id="', 'id="last-')}
+        made["brief"] = (head(answer) + part_of(answer, "memory", "step")).replace('id="', 'id="last-')
     if name == "plan":
         found = _FRONT.search(body)
         made["front"] = found[0] if found else ""
-        made["html"] = _FRONT.sub("<!--front-->", body) if found else body.replace("</div>\n<h2>", "<!--front--></div>\n<h2>", 1)
+        made["html"] = _FRONT.sub("<!--front-->", body)
         best = At(document)["best"]
         if best:
-            made["held"] = plans.option_query(best["strategy"])
+            made["held"] = option_query(best["strategy"])
             made["choices"] = choices(document)
     if name == "occupancy":
         made["held"] = {"regs": str(document["regs_per_thread"]), "block": str(document["block_threads"])}
         made["choices"] = [("regs", "Registers a thread", REGISTERS), ("block", "Threads of a block", BLOCKS)]
-    subject = At(document)["best"] if name == "plan" else At(document)
-    made["brief"] = ""
-    if subject:
-        made["brief"] = "".join(_BRIEF.findall(body)).replace('id="', 'id="last-')
     return made
 
 

@@ -317,7 +317,7 @@ def _commands(to: Console, title: str, commands: Sequence[Command]) -> None:
 
 
 def _foot(to: Console, answer: Capacity) -> None:
-    from gpuwise.cli.words import BASIS
+    from gpuwise.report.answers.values import BASIS
     from gpuwise.serve.load.workloads import Workload
 
     to.print()

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from gpuwise.cli.out import console, grid, section, table_of
-from gpuwise.cli.words import BASIS
 from gpuwise.facts.sources import sources
 from gpuwise.pick.compare.comparison import Comparison
 from gpuwise.pick.compare.rows import Cell, FigureRow, say
 from gpuwise.pick.compare.words import names_of
+from gpuwise.report.answers.values import BASIS
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
@@ -16,8 +16,14 @@ from gpuwise.cli.options import (
     Training,
     wishes_of,
 )
+from gpuwise.cli.shown import options_shown
 from gpuwise.cli.step.options import NO_CODE, OwnCode, is_own_code, refuse_arguments, refuse_own
 from gpuwise.errors import InputError
+
+if TYPE_CHECKING:
+    from gpuwise.cli.shown import Shown
+else:
+    Shown = options_shown("plan")
 
 
 def plan(
@@ -34,6 +40,7 @@ def plan(
     price: Money | None = None,
     provider: Annotated[str | None, Parameter(metavar="NAME")] = None,
     exhaustive: Annotated[bool, Parameter(negative="")] = False,
+    shown: Shown | None = None,
     json: Annotated[bool, Parameter(negative="")] = False,
 ) -> int:
     """Which GPUs, which layout, how long, how much, to train this?
@@ -88,15 +95,17 @@ def plan(
         tokens = tokens_of_samples(model, samples, tokens)
     wishes = wishes_of(training, fixed, tokens=tokens, deadline_s=deadline, budget_usd=budget, exhaustive=exhaustive)
     from gpuwise.cli.this_machine import cluster_or_text
+    from gpuwise.plan.document import answer_document
 
     answer = make_plan(model, None if on is None else cluster_or_text(on), wishes, usd_per_hour=price, provider=provider)
+    document = answer_document(answer)
     if json:
         from gpuwise.cli.out import print_json
-        from gpuwise.plan.document import answer_document
 
-        print_json(answer_document(answer))
+        print_json(document)
     else:
-        from gpuwise.cli.plan.view import show_plan
+        from gpuwise.cli.answer import show
+        from gpuwise.report.answers.training import plan_answer
 
-        show_plan(answer)
+        show(plan_answer(document), shown)
     return 0 if answer.best is not None and answer.best.estimate.fits else 1

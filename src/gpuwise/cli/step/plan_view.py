@@ -19,13 +19,14 @@ from gpuwise.cli.step.fit_view import (
     speedups_table,
 )
 from gpuwise.cli.step.words import head_words
-from gpuwise.cli.words import BASIS, percent, plain
+from gpuwise.cli.words import percent, plain
 from gpuwise.interval import P80
 from gpuwise.plan.answer import Option, Plan
 from gpuwise.plan.step.estimates import StepEstimate
 from gpuwise.plan.step.time_parts import by_module, is_host_bound, largest_first, mfu, waiting_phase
 from gpuwise.predict.estimate import Estimate
 from gpuwise.predict.step.capture_time import CapturedTime
+from gpuwise.report.answers.values import BASIS
 from gpuwise.units import format_bytes, format_count, format_duration, format_rate, format_usd
 
 if TYPE_CHECKING:

@@ -7,6 +7,7 @@ what the document has.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -166,8 +167,8 @@ class Notes:
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A command line that works when it is pasted: ``words``; or, without any, the question asked once more, as ``command``
-    where it is another, with the options ``sets`` and without those in ``drops``."""
+    """A command line that works when it is pasted: ``words`` as a shell reads them; without any, the question asked once more, as
+    ``command`` where it is another, with the options ``sets`` and without those in ``drops``."""
 
     why: str
     words: Sequence[str] = ()
@@ -208,7 +209,7 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """``verdict`` is one plain sentence; ``unsure`` and ``assumed`` are what could change it."""
+    """``verdict`` is one plain sentence; ``warnings`` and ``assumed`` are what could change it."""
 
     command: str
     verdict: Phrase
@@ -217,7 +218,7 @@ class Answer:
     figures: Sequence[Figure] = ()
     parts: Sequence[Section] = ()
     next: Command | None = None
-    unsure: Sequence[str] = ()
+    warnings: Sequence[str] = ()
     assumed: Sequence[str] = ()
 
     def part(self, name: str) -> Section | None:
@@ -254,7 +255,7 @@ def _again(asked: Sequence[str], command: Command) -> list[str]:
     new = {f"--{name.replace('_', '-')}": value for name, value in command.sets.items()}
     dropped = {f"--{name}" for name in command.drops} | new.keys() | {f"--no-{name[2:]}" for name in new}
     words, skip = [command.command or asked[0]], False
-    for word, after in zip(asked[1:], [*asked[2:], "--"], strict=True):
+    for word, after in itertools.pairwise([*asked[1:], "--"]):
         name = word.partition("=")[0]
         if skip or word in flags:
             skip = False

@@ -11,9 +11,9 @@ from gpuwise.plan.answer import CapturedStep, Fit, Plan
 from gpuwise.plan.document import answer_document, estimate_document
 from gpuwise.predict.estimate import to_document
 from gpuwise.predict.step.training import TrainingEstimate
-from gpuwise.report.answers import code, lab, plan, serving
+from gpuwise.report.answers import code, lab, serving
 from gpuwise.report.answers.look import style
-from gpuwise.report.answers.training import fit_answer
+from gpuwise.report.answers.training import estimate_answer, fit_answer, plan_answer
 from gpuwise.report.answers.values import At, cell, inert
 from gpuwise.report.answers.written import body
 from gpuwise.report.page import TableRow, table
@@ -42,10 +42,10 @@ def _body(value: Shown) -> list[str]:
         return serving.capacity(capacity_document(value))
     if isinstance(value, TrainingEstimate):
         head = {"head": f"{value.model} on {value.cluster}", "device_bytes": value.device_bytes}
-        return plan.estimate({**head, **cast(dict[str, Any], to_document(estimate_document(value)))})
+        return [body(estimate_answer({**head, **cast(dict[str, Any], to_document(estimate_document(value)))}))]
     document = answer_document(value)
     if not isinstance(value.subject, CapturedStep):
-        return plan.plan(document) if isinstance(value, Plan) else [body(fit_answer(document))]
+        return [body(plan_answer(document) if isinstance(value, Plan) else fit_answer(document))]
     if isinstance(value, Fit):
         return code.code_fit(document)
     shown = [(name, at) for name, at in At(document).items() if not isinstance(at.expected.value, dict | list)]

@@ -5,6 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 PARTS: Mapping[str, Mapping[str, str]] = {
+    "plan": {
+        "gpus": "Where",
+        "why": "Why, and what would change it",
+        "step": "Where the time of a step goes",
+        "changes": "What one change to the layout would do",
+        "layout": "The layout",
+        "numbers": "All numbers",
+        "levels": "Training alone, at two levels",
+        "memory": "What fills the memory",
+        "layouts": "Other layouts",
+        "run": "How to start it",
+    },
     "fit": {
         "ways": "What makes it fit",
         "memory": "What fills the memory",

@@ -1,23 +1,49 @@
-"""A fit of a model of the catalogue: yes or no, what makes it fit, what fills the memory."""
+"""Plans and fits of a model of the catalogue: whether it fits, how long it takes, what it costs, what would change it."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
+from urllib.parse import urlencode
 
+from gpuwise.export.job import writes_model
+from gpuwise.facts.models.architecture import Architecture
+from gpuwise.facts.models.catalogue import models
+from gpuwise.interval import P80
 from gpuwise.plan.explain import probability
-from gpuwise.report.answers.answer import Answer, Cell, Column, Command, Figure, Notes, Phrase, Row, Section, Stack, Table, span
-from gpuwise.report.answers.drawings import Part
+from gpuwise.report.answers.answer import (
+    Answer,
+    Block,
+    Cell,
+    Column,
+    Command,
+    Figure,
+    Notes,
+    Number,
+    Phrase,
+    Points,
+    Row,
+    Section,
+    Stack,
+    Table,
+    plain,
+    span,
+)
+from gpuwise.report.answers.drawings import Dot, Part, around
 from gpuwise.report.answers.parts import PARTS
-from gpuwise.report.answers.plan import differences, layout_words
-from gpuwise.report.answers.values import At
+from gpuwise.report.answers.strategy import differences, layout_words, option_query
+from gpuwise.report.answers.values import BASIS, At
+from gpuwise.units import GIGA, format_bytes, format_count, format_duration
+from gpuwise.workload.adapters import DEFAULT_TARGETS, targets_text
 from gpuwise.workload.changes.registry import SAME
+from gpuwise.workload.optimizer import offloaded_states
+from gpuwise.workload.stacks.stack import find_stack
 
 TIGHT = "*"
 """Marks memory that is enough only because torch gives cached blocks back."""
 TIGHT_WORDS = f"{TIGHT} fits because PyTorch gives cached memory back; the number is what it needs then"
-TITLES = PARTS["fit"]
+TITLES, PLAN = PARTS["fit"], PARTS["plan"]
 
 
 def fit_answer(document: Mapping[str, Any]) -> Answer:
@@ -164,7 +190,8 @@ def _memory_notes(d: At) -> Iterator[Phrase]:
     yield ("With an empty cache, the least it needs: ", needed, " (", span(needed), ")")
     yield ("PyTorch's own count, max_memory_allocated: ", allocated, " (", span(allocated), ")")
     if d["host_bytes"].number:
-        yield ("In the host's memory: ", d["host_bytes"], " of the ", d["host_limit_bytes"], " that it can give")
+        limit = d["host_limit_bytes"]
+        yield ("In the host's memory: ", d["host_bytes"], (" of the ", limit, " that it can give") if limit else "")
 
 
 def _tried(d: At, fits: bool) -> Iterator[Section]:
@@ -244,7 +271,433 @@ def _next(d: At) -> Command | None:
             return Command(f"Take {_short(r['name'].text)}", sets=sets)
     for name in ("more", "bigger"):
         for o in d[name]:
-            cluster = o["cluster"]
-            on = f"{cluster['accelerators'].text}x{cluster['accelerator'].text}"
-            return Command(f"On {cluster['label'].text}", command="plan", sets={"on": on})
+            return Command(f"On {o['cluster']['label'].text}", command="plan", sets={"on": _on(o["cluster"])})
     return None
+
+
+def _on(cluster: At) -> str:
+    """The cluster as ``--on`` takes it."""
+    n, name = cluster["accelerators"].value, cluster["accelerator"].text
+    systems = cluster["systems"].value
+    return f"{n}x{name}" if systems == 1 else f"{systems}x{n // systems}x{name}"
+
+
+def plan_answer(document: Mapping[str, Any]) -> Answer:
+    """The answer of a plan."""
+    d = At(document)
+    return _planned(d, d["best"]) if d["best"] else _nothing_fits(d)
+
+
+def estimate_answer(document: Mapping[str, Any]) -> Answer:
+    """One layout: what a step takes, and what fills the memory."""
+    d = At(document)
+    limit, fits = d["device_bytes"], bool(d["fits"].value)
+    at = held(d, limit.number)
+    rates = [
+        Figure(words, d[name], span(d[name]))
+        for words, name in (("a step", "step_time_s"), ("tokens/s", "tokens_per_s"), ("MFU", "mfu"))
+    ]
+    return Answer(
+        "fit",
+        f"{d['head'].text}: " + ("it fits" if fits else "it does not fit"),
+        "yes" if fits else "no",
+        layout_words(d["strategy"]),
+        [*(rates if fits else []), Figure("memory", at, span(at), ("of ", limit, ", fits with ", d["fit_probability"]))],
+        [
+            Section("memory", TITLES["memory"], [memory_stack(d, limit), Notes(list(_memory_notes(d)))], first=True),
+            *([Section("step", TITLES["step"], [step_stack(d)], first=True)] if fits else []),
+        ],
+    )
+
+
+def _planned(d: At, best: At) -> Answer:
+    """The best layout: how long, how much, how."""
+    goal, limit = d["goal"], d["cluster"]["usable_bytes"]
+    cost: Phrase = (" and cost ", best["cost_usd"].expected) if best["cost_usd"] else ""
+    misses = [f", later than the deadline of {goal['deadline_s'].text}"] if d["on_time"].value is False else []
+    misses += [f", over the budget of {goal['budget_usd'].text}"] if d["in_budget"].value is False else []
+    names = f"{d['model']['name'].text} on {d['cluster']['label'].text}"
+    price, mfu, goodput = best["price"], best["mfu"], best["goodput"]
+    paid: Phrase = ""
+    if price:
+        day = f", {price['as_of'].text}" if price["as_of"] else ""
+        paid = (price["usd_per_gpu_hour"], " a GPU-hour, ", price["provider"], day)
+    at = held(best, limit.number)
+    figures = [
+        Figure("time", best["time_s"], span(best["time_s"]), (goodput["share"], " of it is training") if goodput else ""),
+        *([Figure("cost", best["cost_usd"], span(best["cost_usd"]), paid)] if best["cost_usd"] else []),
+        Figure("memory", at, span(at), ("of ", limit, " a GPU, fits with ", best["fit_probability"])),
+        Figure("tokens/s", best["tokens_per_s"], span(best["tokens_per_s"]), (mfu, f" of the {_peak(best)} peak (MFU)")),
+    ]
+    state = "no" if misses else "yes" if best["fit_probability"].number >= SURE else "maybe"
+    hardware = _hardware(d)
+    changes = _neighbours(d["neighbours"], limit.number)
+    return Answer(
+        "plan",
+        (names, ": ", _amount(d), " take ", best["time_s"].expected, cost, *misses),
+        state,
+        (
+            _size(d["model"]),
+            "; ",
+            layout_words(best["strategy"]),
+            "; ",
+            goal["global_batch"],
+            " x ",
+            goal["seq_len"],
+            " tokens a step",
+        ),
+        figures,
+        [
+            *([Section("gpus", PLAN["gpus"], [hardware], first=True)] if hardware is not None else []),
+            Section("why", PLAN["why"], [Notes(_reasons(d))], first=True),
+            Section("step", PLAN["step"], [step_stack(best)]),
+            Section("memory", PLAN["memory"], [memory_stack(best, limit), Notes(list(_memory_notes(best)))]),
+            *([Section("changes", PLAN["changes"], [changes])] if changes is not None else []),
+            Section("layout", PLAN["layout"], [_pairs(PLAN["layout"], _layout_rows(best["strategy"], goal))]),
+            Section("numbers", PLAN["numbers"], [_numbers(d, best), Notes(list(_basis(d, best)))]),
+            *_levels(best),
+            *_layouts(d, best, limit),
+            Section("run", PLAN["run"], list(_run(d, best))),
+        ],
+        _export(d, best),
+        warnings=[str(s.value) for s in d["warnings"]],
+        assumed=[str(s.value) for s in goal["assumed"]],
+    )
+
+
+def _reasons(d: At) -> list[str]:
+    """The bottleneck, what an option of yours would change, the rest."""
+    first, *rest = [str(s.value) for s in d["reasons"]] or [""]
+    published = [str(s.value) for s in d["published"]]
+    return [s for s in (first, *sorted(rest, key=lambda s: "--" not in s), *published) if s]
+
+
+SURE = 0.9
+"""Probability of fitting from which a plan is a yes."""
+
+
+def _nothing_fits(d: At) -> Answer:
+    """How far away the smallest layout is."""
+    e, limit, tried = d["smallest"], d["cluster"]["usable_bytes"], d["search"]["strategies"]
+    ways: Phrase = (tried, " layouts were tried") if tried.number > 1 else "the layout asked for was tried"
+    on_host = bool(e) and e["needed_bytes"].number <= limit.number
+    figures: list[Figure] = []
+    if on_host:
+        figures = [Figure("needs", e["host_bytes"], "", "of the host's memory, more than it can give")]
+    elif e:
+        figures = [Figure("needs", e["needed_bytes"], span(e["needed_bytes"]), ("the GPU has ", limit, " for a process"))]
+    return Answer(
+        "plan",
+        f"{d['model']['name'].text} does not fit on {d['cluster']['label'].text}",
+        "no",
+        (ways, "; the one with the least memory: ", layout_words(e["strategy"])) if e else ways,
+        figures,
+        [Section("memory", PLAN["memory"], [memory_stack(e, limit), Notes(list(_memory_notes(e)))], first=True)] if e else [],
+        _smaller(d, e) or Command("What would make it fit", command="fit", drops=ONLY_PLAN),
+        warnings=[str(s.value) for s in d["warnings"]],
+        assumed=[str(s.value) for s in d["goal"]["assumed"]],
+    )
+
+
+def _smaller(d: At, e: At) -> Command | None:
+    """Experts over tensor ranks, where the stack has that and they are not."""
+    arch, s = _arch(d), e["strategy"]
+    if arch is None or arch.moe is None or not s or s["tp"].number <= s["etp"].number:
+        return None
+    if not find_stack(s["stack"].text).layout.expert_tensor:
+        return None
+    return Command("Divide each expert over the tensor ranks", sets={"etp": s["tp"].text})
+
+
+ONLY_PLAN = ("tokens", "samples", "deadline", "budget", "price", "provider", "exhaustive")
+"""Options of ``plan`` that ``fit`` does not take."""
+
+
+def _arch(d: At) -> Architecture | None:
+    """The model as the catalogue has it."""
+    return models().get(d["model"]["id"].text)
+
+
+def _images(d: At) -> int | None:
+    """Tokens of an image, of a model that reads images."""
+    arch = _arch(d)
+    return None if arch is None or arch.patches is None else arch.patches.n_tokens
+
+
+def _amount(d: At) -> Phrase:
+    """``15.0B tokens``; of a model of images ``1.28M images``; a billion tokens where none are given."""
+    tokens, a_piece = d["goal"]["tokens"], _images(d)
+    n = tokens.number or GIGA
+    if a_piece is not None:
+        images = Number(tokens, lambda _: format_count(n / a_piece)) if tokens else format_count(n / a_piece)
+        return (images, " images (", Number(tokens, format_count) if tokens else format_count(n), " tokens)")
+    return (Number(tokens, format_count) if tokens else format_count(n), " tokens")
+
+
+def _size(model: At) -> list[Phrase]:
+    active = model["active_parameters"]
+    return [model["parameters"], " parameters", (", ", active, " active") if active.value != model["parameters"].value else ""]
+
+
+def _peak(best: At) -> str:
+    return str(best["strategy"]["precision"].value)
+
+
+def _hardware(d: At) -> Table | None:
+    """The best of each cluster compared."""
+    if not d["hardware"]:
+        return None
+    late, dear = d["goal"]["deadline_s"], d["goal"]["budget_usd"]
+    rows: list[Row] = []
+    for o in d["hardware"]:
+        time, usd, price = o["time_s"], o["cost_usd"], o["price"]
+        misses = (late and time.number > late.number, dear and usd and usd.number > dear.number)
+        rows.append(
+            Row(
+                [
+                    Cell(o["cluster"].text),
+                    Cell((time.expected, MISSES) if misses[0] else time.expected, span(time), "bad" if misses[0] else ""),
+                    Cell((usd.expected, MISSES) if misses[1] else usd.expected, span(usd), "bad" if misses[1] else ""),
+                    Cell(o["mfu"]),
+                    Cell(price["usd_per_gpu_hour"] if price else ""),
+                    Cell(price["as_of"].text if price and price["as_of"] else ""),
+                ],
+                mark="best" if o["cluster"].text == d["cluster"]["label"].text else "",
+            )
+        )
+    columns = [
+        Column("GPUs", words=True),
+        Column("time"),
+        Column("cost"),
+        Column("MFU", leaves=2),
+        Column("a GPU-hour", leaves=3),
+        Column("price of", leaves=1),
+    ]
+    missed = any(MISSES in plain(c.value) for r in rows for c in r.cells)
+    return Table(PLAN["gpus"], columns, rows, f"{MISSES.strip()} beyond the deadline or the budget" if missed else "")
+
+
+MISSES = " !"
+"""Marks a time beyond the deadline and a cost beyond the budget."""
+
+
+def _neighbours(place: At, limit: float) -> Table | None:
+    """What one change to the layout would do, the fastest first."""
+    if not place:
+        return None
+    rows: list[Row] = []
+    for n in sorted(place, key=lambda n: n["slower"].number):
+        memory, fits = n["memory_bytes"], bool(n["fits"].value)
+        tight = fits and memory.number > limit
+        rows.append(
+            Row(
+                [
+                    Cell(n["change"]),
+                    Cell(n["slower"]),
+                    Cell(n["step_time_s"] if fits else "", span(n["step_time_s"]) if fits else ""),
+                    Cell(f"all of it{TIGHT}" if tight else memory, "" if tight else span(memory)),
+                    chance_cell(n),
+                ]
+            )
+        )
+    columns = [Column("change", words=True), Column("speed"), Column("a step"), Column("memory"), Column("fits")]
+    tight = any(n["fits"].value and n["memory_bytes"].number > limit for n in place)
+    return Table(PLAN["changes"], columns, rows, f"{TIGHT} fits because PyTorch gives cached memory back" if tight else "")
+
+
+def _pairs(title: str, rows: Iterable[tuple[str, Phrase]]) -> Table:
+    return Table(title, [Column("what", words=True), Column("value", words=True)], [Row([Cell(n), Cell(v)]) for n, v in rows])
+
+
+SHARDED = {
+    "none": "none",
+    "zero1": "zero1 (optimizer states)",
+    "zero2": "zero2 (and gradients)",
+    "zero3": "zero3 / FSDP (and weights)",
+    "hybrid": "hybrid (FSDP inside a system)",
+}
+
+
+def _layout_rows(s: At, goal: At) -> Iterator[tuple[str, Phrase]]:
+    """The strategy, a choice a row."""
+    degrees = (("data", "dp"), ("tensor", "tp"), ("pipeline", "pp"), ("context", "cp"), ("expert", "ep"))
+    yield "parallel", ", ".join(f"{words} {s[n].value}" for words, n in degrees if s[n].number > 1 or n == "dp")
+    if s["pp"].number > 1:
+        virtual = s["virtual_stages"]
+        yield "schedule", (s["schedule"].text, (", ", virtual, " virtual stages") if virtual.number > 1 else "")
+    if s["tp"].number > 1:
+        yield "sequence parallel", s["sequence_parallel"].text
+    if s["cp"].number > 1:
+        yield "context exchange", s["context_parallel"].text
+    if s["ep"].number > 1 and find_stack(s["stack"].text).layout.chooses_dispatch:
+        behind = ", behind other work" if s["overlap_ep"].value else ""
+        yield "expert exchange", f"{s['expert_dispatch'].text}{behind}; CUDA graphs: {s['cuda_graphs'].text}"
+    if s["etp"].number > 1:
+        yield "each expert", ("over ", s["etp"], " tensor ranks")
+    sizes = (s["micro_batch"], s["accumulation"], s["dp"], s["global_batch"])
+    yield "batch", ("micro ", sizes[0], " x accumulation ", sizes[1], " x data ", sizes[2], " = ", sizes[3], " sequences")
+    yield "tokens a step", (s["global_batch"], " x ", goal["seq_len"])
+    group = s["shard_group"]
+    yield "sharding", (SHARDED.get(s["sharding"].text, s["sharding"].text), (", over groups of ", group) if group.number else "")
+    every = s["recompute_every"]
+    yield "recompute", (s["recompute"].text, (", one layer in ", every) if every.number > 1 else "")
+    states = offloaded_states(
+        s["stack"].text, int(s["dp"].number * s["cp"].number), parameters=bool(s["offload_parameters"].value)
+    )
+    offloaded = [words for words, n in ((states, "offload_optimizer"), ("activations", "offload_activations")) if s[n].value]
+    if offloaded:
+        yield "in host memory", " and ".join(offloaded)
+    gradients = f", gradients {s['gradient_dtype'].text}" if s["precision"].text not in ("fp32", "tf32") else ""
+    masters = "" if s["master_weights"].value or s["lora_rank"].number else ", no fp32 weights"
+    yield "precision", s["precision"].text + gradients + masters
+    if s["lora_rank"].number:
+        targets = tuple(str(t.value) for t in s["lora_targets"])
+        where = "" if targets == tuple(DEFAULT_TARGETS) else f" of {targets_text(targets)}"
+        yield "adapters", ("rank ", s["lora_rank"], where, " on 4-bit weights" if s["quantized_base"].value else "")
+    yield "optimizer", s["optimizer"].text + (", each update in the backward pass" if s["step_in_backward"].value else "")
+    yield "stack", s["stack"].text
+
+
+def _numbers(d: At, best: At) -> Table:
+    """Every number of the best layout, with its interval."""
+    a_piece, limit = _images(d), d["cluster"]["usable_bytes"].number
+
+    def images(rate: float) -> str:
+        return f"{rate / (a_piece or 1):,.0f}"
+
+    rate = best["tokens_per_s"]
+    rows: list[tuple[str, Phrase, Phrase]] = [("a step", best["step_time_s"], span(best["step_time_s"]))]
+    rows += [("images/s", Number(rate, images), span(rate, images))] if a_piece is not None else []
+    named = (("tokens/s", "tokens_per_s"), ("tokens/s a GPU", "tokens_per_s_per_gpu"), ("MFU", "mfu"))
+    rows += [(words, best[name], span(best[name])) for words, name in named]
+    if best["hfu"].number > best["mfu"].number:
+        rows.append(("HFU: recompute counted too", best["hfu"], span(best["hfu"])))
+    at = held(best, limit)
+    rows.append(("memory", at, span(at)))
+    rows += [(w, best[n], span(best[n])) for w, n in (("time", "time_s"), ("cost", "cost_usd")) if best[n]]
+    kwh, price = best["energy"]["kwh"], best["price"]["usd_per_gpu_hour"]
+    rows += [("energy", kwh, span(kwh))] if kwh else []
+    rows += [("price of a GPU-hour", price, span(price))] if price else []
+    columns = [Column("what", words=True), Column("expected"), Column(f"{P80} interval", words=True)]
+    return Table(PLAN["numbers"], columns, [Row([Cell(n), Cell(v), Cell(i)]) for n, v, i in rows])
+
+
+def _basis(d: At, best: At) -> Iterator[Phrase]:
+    yield (d["search"]["strategies"], " layouts evaluated, ", d["search"]["fitting"], " fit")
+    yield f"Time: {BASIS.get(best['step_time_s']['basis'].text, '')}"
+    yield f"Memory: {best['memory_bytes']['basis'].text}"
+    yield "Run times include failures, checkpoints and evaluation"
+
+
+def _levels(best: At) -> Iterator[Section]:
+    """What a team can expect, what the stack's authors reach, the rule of thumb; and what the whole time has beside training."""
+    tuned, rule, goodput = best["tuned"], best["rule_of_thumb"], best["goodput"]
+    if not tuned:
+        return
+    training = goodput["items_s"]["training"]
+    rows: list[tuple[str, Phrase, Phrase]] = [("expected of a team", training, best["mfu"])] if goodput else []
+    rows += [("tuned, as the stack's authors reach", tuned["training_s"], tuned["mfu"])]
+    rows += [("by the rule of 40 % MFU", rule["training_s"], rule["mfu"])]
+    columns = [Column("training alone", words=True), Column("time"), Column("MFU")]
+    items: list[Phrase] = (
+        [(name, " ", p) for name, p in goodput["items_s"].items() if _counts(name, p, training)] if goodput else []
+    )
+    more: list[Phrase] = [x for item in items for x in (", ", item)][1:]
+    rest = [Notes([(goodput["share"], " of the whole time is training; the rest: ", *more)])] if items else []
+    title = PLAN["levels"]
+    yield Section("levels", title, [Table(title, columns, [Row([Cell(n), Cell(t), Cell(m)]) for n, t, m in rows]), *rest])
+
+
+def _counts(name: str, item: At, training: At) -> bool:
+    """Whether an item of the whole time is worth a word."""
+    return name != "training" and item.number >= LEAST / 2 * training.number
+
+
+def _layouts(d: At, best: At, limit: At) -> Iterator[Section]:
+    """The next-best layouts, and those that are slower with more memory to spare."""
+    front = [o for o in d["pareto"] if o["time_s"].number > best["time_s"].number]
+    rows = [_layout_row("best", best, limit), *(_layout_row("", o, limit) for o in d["alternatives"])]
+    if front:
+        rows += [Row([Cell("slower, with more memory to spare")], heading=True), *(_layout_row("", o, limit) for o in front)]
+    columns = [
+        Column("layout", under=True),
+        Column("time"),
+        Column("cost"),
+        Column("a step", leaves=1),
+        Column("MFU", leaves=2),
+        Column("free"),
+        Column("fits"),
+        Column("", words=True),
+    ]
+    tight = any(is_tight(o, limit.number) for o in (best, *d["alternatives"], *front))
+    blocks: list[Block] = [Table(PLAN["layouts"], columns, rows, f"{TIGHT_WORDS}; free is what is left then" if tight else "")]
+    blocks += [_front(d)]
+    if d["alternatives"] or front:
+        yield Section("layouts", PLAN["layouts"], blocks)
+
+
+def _layout_row(name: str, o: At, limit: At) -> Row:
+    free = o["headroom_bytes"]
+    return Row(
+        [
+            Cell(layout_words(o["strategy"]), sets=option_query(o["strategy"])),
+            Cell(o["time_s"], span(o["time_s"])),
+            Cell(o["cost_usd"], span(o["cost_usd"])),
+            Cell(o["step_time_s"], span(o["step_time_s"])),
+            Cell(o["mfu"], span(o["mfu"])),
+            Cell((Number(free, format_bytes), TIGHT) if is_tight(o, limit.number) else Number(free, format_bytes)),
+            chance_cell(o),
+            Cell(name),
+        ]
+    )
+
+
+def _front(d: At) -> Points:
+    """Time against memory, to choose from."""
+    front = list(d["pareto"])
+    if len(front) < 2:
+        front = []
+    strategy = d["best"]["strategy"].value
+    x = around("memory of the fullest GPU", [p["memory_bytes"].number for p in front], format_bytes)
+    y = around("a step", [p["step_time_s"].number for p in front], format_duration)
+    dots = [
+        Dot(
+            p["memory_bytes"].number,
+            p["step_time_s"].number,
+            f"{p['step_time_s'].text} with {p['memory_bytes'].text}: {layout_words(p['strategy'])}",
+            urlencode(option_query(p["strategy"])),
+            p["strategy"].value == strategy,
+        )
+        for p in front
+    ]
+    return Points("front", "Time against memory", x, y, dots)
+
+
+def _run(d: At, best: At) -> Iterator[Block]:
+    """The command of the stack's tool, and what it lacks."""
+    flags, lacks = [str(f.value) for f in best["flags"]], [str(g.value) for g in best["tool_lacks"]]
+    if not flags:
+        stack = best["strategy"]["stack"].text
+        why = (
+            f"they are for PyTorch on GPUs of NVIDIA, AMD and Intel, not for {'; '.join(lacks)}" if lacks else f"none for {stack}"
+        )
+        yield Notes([f"gpuwise has no files for it: {why}"])
+        return
+    arch = _arch(d)
+    if lacks and arch is not None and not writes_model(arch):
+        yield Notes([f"gpuwise writes files for decoders of text only. {arch.name} takes a training script of its own"])
+        return
+    yield Command("", words=flags)
+    if lacks:
+        yield Notes([f"{best['tool'].text} has no setting for: {'; '.join(lacks)}"], "weak")
+    else:
+        yield Notes([f"All files (model, data, checkpoints) for {best['tool'].text} and other tools: gpuwise export"])
+
+
+def _export(d: At, best: At) -> Command | None:
+    """What writes the files of the plan."""
+    if not best["flags"] or best["tool_lacks"]:
+        return None
+    sets = {"on": _on(d["cluster"])} if d["hardware"] else {}
+    drops = [n for n in ONLY_PLAN if n != "tokens"]
+    return Command("Write the files that run it", command="export", sets=sets, drops=drops)

@@ -29,6 +29,14 @@ SHARES = (
     "of_expected",
 )
 """Fields that are shares of one."""
+BASIS = {
+    "measured": "measured on this very setup",
+    "fitted": "kernels fitted on this accelerator, software costs on published runs",
+    "derived": "kernels taken from its family, software costs from published runs",
+    "specified": "in part from specifications, where no kernel of its kind was measured on such an accelerator",
+    "extrapolated": "beyond anything measured",
+}
+"""What an estimate is based on, in a sentence."""
 LEAST_SHARE = 0.001
 PLAIN = 100_000
 """Whole numbers below are written out."""

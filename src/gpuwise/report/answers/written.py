@@ -35,7 +35,7 @@ def body(answer: Answer, asked: Sequence[str] = ()) -> str:
     made = [head(answer), *_parts(answer.parts[:1], asked, ids)]
     made += [_command(answer.next, asked)] if answer.next is not None else []
     made += _parts(answer.parts[1:], asked, ids)
-    for title, sentences in (("Not sure of", answer.unsure), ("Assumed", answer.assumed)):
+    for title, sentences in (("Warnings", answer.warnings), ("Assumed", answer.assumed)):
         made += [heading(title), _notes(sentences)] if sentences else []
     return "".join(made)
 
@@ -105,8 +105,8 @@ def _drawing(block: Drawn) -> str:
             return bar(block.key, block.title, block.parts, block.whole, block.limit)
         case Chart():
             return lines(block.key, block.title, block.x, block.y, block.lines, block.marks, block.dots, block.below)
-        case Points():
-            return points(block.key, block.title, block.x, block.y, block.dots)
+        case Points():  # without points, the place of those of another answer
+            return f"<!--{block.key}-->" if not block.dots else points(block.key, block.title, block.x, block.y, block.dots)
         case Picture():
             return block.html
 
@@ -131,7 +131,7 @@ def _command(command: Command, asked: Sequence[str]) -> str:
     words = command.line(asked)
     if not words:
         return ""
-    line = shlex.join(words) if command.words else shlex.join(["gpuwise", *words])
+    line = " ".join(words) if command.words else shlex.join(["gpuwise", *words])
     why = f"<p>{_sentence(command.why)}</p>\n" if command.why else ""
     return f"{why}<pre>{escape(line)}</pre>\n"
 
