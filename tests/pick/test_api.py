@@ -22,7 +22,7 @@ from gpuwise.pick.ranking import alike, key_of
 from gpuwise.pick.training import TrainingChoice, train_on
 from gpuwise.plan.api import make_plan
 from gpuwise.plan.goal import Wishes
-from gpuwise.plan.promise import whole_time
+from gpuwise.plan.whole_run import whole_time
 
 OWN_2000 = Limits(budget_usd=2000, ways=("buy",))
 

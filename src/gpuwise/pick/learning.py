@@ -24,7 +24,7 @@ from gpuwise.pick.serving import TooLargeToServe, fitting_bits, least_token_s
 from gpuwise.pick.training import TooLarge, least_time_s, possible_fallbacks
 from gpuwise.pick.tries import Predictions
 from gpuwise.pick.words import LeftOutGroup, groups
-from gpuwise.plan.promise import whole_time
+from gpuwise.plan.whole_run import whole_time
 from gpuwise.predict.estimate import Basis, Estimate, to_document, weakest
 from gpuwise.text import capital
 from gpuwise.units import HOUR_S, format_duration, format_usd

@@ -51,7 +51,7 @@ from gpuwise.pick.training import (
     train_on,
 )
 from gpuwise.plan.hardware import SHORTEST_S, surely_short
-from gpuwise.plan.promise import run_of, whole_time
+from gpuwise.plan.whole_run import run_of, whole_time
 from gpuwise.predict.estimate import Estimate
 from gpuwise.predict.step.training import TrainingEstimate
 from gpuwise.units import HOUR_S, PETA, format_duration

@@ -11,9 +11,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Generic
 
 from gpuwise.facts.hardware.systems import Cluster
-from gpuwise.money.cost import Price
-from gpuwise.money.energy import Energy
-from gpuwise.money.run.goodput import Operation, Run
 from gpuwise.plan.changes.remedy import E, Remedy
 from gpuwise.plan.goal import Goal, Wishes
 from gpuwise.predict.estimate import Estimate
@@ -23,6 +20,9 @@ from gpuwise.workload.changes.change import Sites
 from gpuwise.workload.transformer.parameters import count_parameters
 
 if TYPE_CHECKING:
+    from gpuwise.money.cost import Price
+    from gpuwise.money.energy import Energy
+    from gpuwise.money.run.goodput import Operation, Run
     from gpuwise.plan.changes.batch_search import BatchSearch
     from gpuwise.plan.step.estimates import StepEstimate
     from gpuwise.plan.step.scaling import Scaling

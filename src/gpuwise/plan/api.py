@@ -12,11 +12,11 @@ from gpuwise.facts.hardware.systems import Cluster
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.facts.models.catalogue import find_model
 from gpuwise.plan.goal import Wishes
-from gpuwise.plan.planner import Pricing, plan_on
 from gpuwise.workload.optimizer import weights_on_host
 
 if TYPE_CHECKING:
     from gpuwise.plan.answer import Fit, Plan
+    from gpuwise.plan.planner import Pricing
     from gpuwise.predict.step.training import TrainingEstimate
 
 
@@ -37,6 +37,8 @@ def make_plan(
     provider's, or the median of all; its age is counted to ``today`` (now, by default). Raises InputError
     and its kinds (UnknownNameError, AmbiguousNameError, LayoutError), and UnpredictableError.
     """
+    from gpuwise.plan.planner import Pricing, plan_on  # with what a run costs, which a fit does not ask
+
     goal_wishes = wishes or Wishes()
     if goal_wishes.tokens is None and (goal_wishes.deadline_s is not None or goal_wishes.budget_usd is not None):
         raise InputError("a deadline or a budget needs --tokens", hint="give the number of tokens, for example --tokens 15B")
@@ -60,6 +62,7 @@ def _on_enough(plan: Plan[TrainingEstimate], pricing: Pricing) -> Plan[TrainingE
     """The plan for the fewest accelerators that hold the training, of twice, four times ... those of ``plan``; ``plan`` itself
     where none of them do."""
     from gpuwise.plan.fit import enough_accelerators
+    from gpuwise.plan.planner import plan_on
 
     goal = plan.goal
     for more in enough_accelerators(goal, pricing.today):

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any, cast
 
 from gpuwise.export.job import Job
-from gpuwise.export.targets import command, gaps_of, tool_of
 from gpuwise.plan.answer import CapturedStep, Fit, Option, OtherHardware, Plan
 from gpuwise.plan.changes.remedy import Remedy
 from gpuwise.plan.cluster_document import PLAN_VERSION, cluster_document, own_hardware
@@ -71,6 +70,8 @@ def _plan(plan: Plan[TrainingEstimate]) -> Document:
 
 def _run(job: Job) -> Document:
     """The command of the stack's own tool, which tool that is, and what of the layout it has no setting for."""
+    from gpuwise.export.targets import command, gaps_of, tool_of  # with every tool: a fit asks for none of them
+
     tool = tool_of(job.strategy.stack, adapters=job.strategy.lora_rank > 0)
     return {
         "flags": command(job),

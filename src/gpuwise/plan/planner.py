@@ -20,10 +20,10 @@ from gpuwise.plan.answer import Option, Plan, SearchStats, tokens_of
 from gpuwise.plan.changes.neighbours import neighbours
 from gpuwise.plan.explain import SMALL, layout, percent, probability, reasons
 from gpuwise.plan.goal import Goal, Wishes, make_goal
-from gpuwise.plan.promise import run_of
 from gpuwise.plan.space.search import SearchResult, find_fastest, find_strategies
 from gpuwise.plan.space.sweep import TIGHT
 from gpuwise.plan.unused import batch_note, faster_formats, left_out, of_stack, published, step_note, unused
+from gpuwise.plan.whole_run import run_of
 from gpuwise.predict.estimate import Estimate
 from gpuwise.predict.practice import Practice, practice_of
 from gpuwise.predict.step.training import TrainingEstimate

@@ -7,8 +7,6 @@ import math
 from collections.abc import Callable, Iterator
 
 from gpuwise.errors import UnpredictableError
-from gpuwise.export.job import Job
-from gpuwise.export.targets import tool_of
 from gpuwise.facts.hardware.accelerators import accelerators
 from gpuwise.facts.models.known_runs import known_runs
 from gpuwise.facts.sources import sources
@@ -148,6 +146,9 @@ def faster_formats(goal: Goal, best: TrainingEstimate) -> Iterator[str]:
     s = best.strategy
     if s.precision in ("fp32", "tf32") or s.quantized_base:
         return
+    from gpuwise.export.job import Job  # with every tool: a fit asks for none of them
+    from gpuwise.export.targets import tool_of
+
     tool = tool_of(s.stack, adapters=s.lora_rank > 0)
 
     def lacking(strategy: Strategy) -> set[str]:

@@ -218,7 +218,7 @@ def _run(
     """The plan's own run, with what this command was told of it."""
     from dataclasses import replace
 
-    from gpuwise.plan.promise import run_of, run_of_step
+    from gpuwise.plan.whole_run import run_of, run_of_step
 
     return replace(
         run_of(plan.goal.arch, best.cluster, best.estimate, plan.tokens, best.price)

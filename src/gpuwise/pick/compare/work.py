@@ -19,7 +19,7 @@ from gpuwise.pick.compare.serving import SubjectServing, serve_alike
 from gpuwise.pick.training import LIGHTER, QLORA, promised_with
 from gpuwise.plan.explain import layout
 from gpuwise.plan.goal import Wishes
-from gpuwise.plan.promise import whole_time
+from gpuwise.plan.whole_run import whole_time
 from gpuwise.predict.estimate import Estimate
 from gpuwise.predict.memory.device import usable_bytes
 from gpuwise.predict.step.training import TrainingEstimate

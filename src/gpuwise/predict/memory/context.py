@@ -21,6 +21,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cache
+from statistics import median
 from typing import Literal
 
 import numpy as np
@@ -163,7 +164,7 @@ def context_estimate(accelerator: Accelerator, loading: Loading = "lazy", *, cud
         expected, basis = base + per_unit * accelerator.compute_units, "derived"
     else:
         sizes = [r.size_bytes for r in _running()]
-        expected, basis, sigma = float(np.median(sizes)), "extrapolated", float(np.std(sizes))
+        expected, basis, sigma = float(median(sizes)), "extrapolated", float(np.std(sizes))
     if loading == "eager":
         surplus = load_json("captured_memory")["eager_modules"]
         expected += float(surplus["bytes"]) + (float(surplus["cudnn_bytes"]) if cudnn else 0.0)

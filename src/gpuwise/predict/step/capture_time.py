@@ -256,7 +256,7 @@ def step_rows(capture: Capture, step: int = -1) -> OpTable:
 def _used(capture: Capture, step: int) -> tuple[I64, list[Signature]]:
     """Signatures the step uses: their positions, and they themselves."""
     span = capture.steps[step]
-    used = np.unique(capture.op_signature[span.first_op : span.end_op])
+    used = np.flatnonzero(np.bincount(capture.op_signature[span.first_op : span.end_op]))
     return used, [capture.signatures[int(i)] for i in used.tolist()]
 
 

@@ -171,7 +171,7 @@ def _program(c: Columns, signatures: Sequence[Signature], logits: int, *, keeps_
     is_written = np.zeros(len(sizes), bool)
     is_written[c.writes[kernel[c.write_op]]] = True
     outside = (c.layer == OUTSIDE) & (c.phase == int(Phase.FORWARD)) & kernel
-    ends = np.unique(c.writes[outside[c.write_op]])
+    ends = _distinct(c.writes[outside[c.write_op]])
     # in the order in which the optimizer walks them
     trained = c.trained[np.lexsort(c.trained.T[::-1]), 2]
     parameters, frozen = trained[sizes[trained] > 0], c.frozen[sizes[c.frozen] > 0]
@@ -182,7 +182,7 @@ def _program(c: Columns, signatures: Sequence[Signature], logits: int, *, keeps_
     of_parameter[c.read_op[is_trained[c.reads]]] = True
     casting = copies & of_parameter & (c.phase == int(Phase.FORWARD))
     intervals = c.held[np.argsort(c.held[:, 1], kind="stable")]
-    output, casts = ends[sizes[ends] == logits], np.unique(c.writes[casting[c.write_op]])
+    output, casts = ends[sizes[ends] == logits], _distinct(c.writes[casting[c.write_op]])
     is_parameter = is_trained.copy()
     is_parameter[frozen] = True
     gradient = np.full(len(sizes), -1)
@@ -208,6 +208,11 @@ def _program(c: Columns, signatures: Sequence[Signature], logits: int, *, keeps_
     )
 
 
+def _distinct(storages: I64) -> I64:
+    """Each once, in order: numbers this small are counted sooner than sorted."""
+    return np.flatnonzero(np.bincount(storages))
+
+
 def _bytes(spec: TensorSpec) -> int:
     """Of the storage; nothing for a tensor that is spread over it."""
     return 0 if 0 in spec.stride else math.prod(spec.shape) * TENSOR_BYTES[spec.dtype]
@@ -223,7 +228,7 @@ def _checkpointed(p: _Program, spans: list[tuple[int, int]], layer: I64, unpacki
     # what a layer's repeated part makes has a copy, which its backward reads
     kernel = (p.flag & int(OpFlag.MICRO)) == 0
     fresh = kernel[p.write_op] & (again[p.write_op] >= 0)
-    copied = np.unique(p.writes[fresh])
+    copied = _distinct(p.writes[fresh])
     owner, copy = np.full(len(p.sizes), OUTSIDE), np.full(len(p.sizes), -1)
     owner[p.writes[fresh]] = again[p.write_op[fresh]]
     copy[copied] = len(p.sizes) + np.arange(len(copied))
@@ -255,7 +260,7 @@ def _checkpointed(p: _Program, spans: list[tuple[int, int]], layer: I64, unpacki
     stop = np.array([*(until - 1 for _, until in spans), n], np.int64)[owner[p.names]]
     late = (p.name_op > stop) & (p.phase[p.name_op] == int(Phase.FORWARD))
     # and what a checkpoint was called with stays until its layer's last saved tensor is taken
-    inputs = [np.unique(p.reads[(again[p.read_op] == i) & (owner[p.reads] != i)]) for i in begins]
+    inputs = [_distinct(p.reads[(again[p.read_op] == i) & (owner[p.reads] != i)]) for i in begins]
     taken = [np.full(len(each), nodes[i][-1, 1]) for i, each in zip(begins, inputs, strict=True)]
     saved = (owner[p.names] >= 0) & (p.phase[p.name_op] == int(Phase.BACKWARD))
     name_op = np.where(saved, p.name_again, p.name_op)
