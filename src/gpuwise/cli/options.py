@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, fields, make_dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, get_args, get_type_hints
 
 from cyclopts import Parameter
 
@@ -126,14 +126,26 @@ def refuse(names: Collection[str], why: str, hint: str = "leave it out", allowed
             raise InputError(f"{option_name(name)} {why}", hint=hint)
 
 
-def converter(parse: Any) -> Any:
+@dataclass(frozen=True, slots=True)
+class Converter:
     """What cyclopts calls for an option: ``parse`` of its text and its name."""
 
-    def convert(_: Any, tokens: Sequence[Any]) -> Any:
-        token = tokens[0]
-        return parse(token.value, token.keyword or "value")
+    parse: Callable[[str, str], Any]
 
-    return convert
+    def __call__(self, _: Any, tokens: Sequence[Any]) -> Any:
+        token = tokens[0]
+        return self.parse(token.value, token.keyword or "value")
+
+
+def readers(group: type[Any]) -> dict[str, Callable[[str, str], Any]]:
+    """How the options of ``group`` are read from their text and name, by field, where they are no words or flags."""
+    found: dict[str, Callable[[str, str], Any]] = {}
+    for name, hint in get_type_hints(group, include_extras=True).items():
+        for part in (hint, *get_args(hint), *(inner for arg in get_args(hint) for inner in get_args(arg))):
+            for about in getattr(part, "__metadata__", ()):
+                if isinstance(how := getattr(about, "converter", None), Converter):
+                    found[name] = how.parse
+    return found
 
 
 def share(text: str, name: str) -> float:
@@ -165,14 +177,14 @@ def _seconds(value: float | None) -> str | None:
     return None if value is None else f"{value:g}s"
 
 
-Whole = Annotated[int, Parameter(converter=converter(whole_number), metavar="N")]
-Length = Annotated[int, Parameter(converter=converter(sequence_length), metavar="TOKENS")]
-Count = Annotated[float, Parameter(converter=converter(positive_count), metavar="COUNT")]
-Duration = Annotated[float, Parameter(converter=converter(positive_duration), metavar="TIME", show_default=_seconds)]
-Money = Annotated[float, Parameter(converter=converter(money), metavar="USD")]
-Bytes = Annotated[float, Parameter(converter=converter(size), metavar="SIZE")]
-Share = Annotated[float, Parameter(converter=converter(share), metavar="SHARE")]
-NewFile = Annotated[str, Parameter(allow_leading_hyphen=True, converter=converter(new_file), metavar="FILE")]
+Whole = Annotated[int, Parameter(converter=Converter(whole_number), metavar="N")]
+Length = Annotated[int, Parameter(converter=Converter(sequence_length), metavar="TOKENS")]
+Count = Annotated[float, Parameter(converter=Converter(positive_count), metavar="COUNT")]
+Duration = Annotated[float, Parameter(converter=Converter(positive_duration), metavar="TIME", show_default=_seconds)]
+Money = Annotated[float, Parameter(converter=Converter(money), metavar="USD")]
+Bytes = Annotated[float, Parameter(converter=Converter(size), metavar="SIZE")]
+Share = Annotated[float, Parameter(converter=Converter(share), metavar="SHARE")]
+NewFile = Annotated[str, Parameter(allow_leading_hyphen=True, converter=Converter(new_file), metavar="FILE")]
 
 
 @Parameter(name="*")

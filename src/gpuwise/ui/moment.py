@@ -19,8 +19,7 @@ from gpuwise.cli.options import (
     money,
     positive_count,
     positive_duration,
-    sequence_length,
-    share,
+    readers,
     whole_number,
     wishes_of,
 )
@@ -34,16 +33,13 @@ if TYPE_CHECKING:
     from gpuwise.plan.planner import Pricing
 
 Query = Mapping[str, str]
-WHOLE = ("global_batch", *(name for name in OPTIONS if type(getattr(NEUTRAL, name)) is int))
 _READ: Mapping[str, Callable[[str, str], Any]] = {
     "tokens": positive_count,
     "deadline": positive_duration,
     "budget": money,
     "price": money,
-    "seq": sequence_length,
-    "packed": sequence_length,
-    "risk": share,
-    **dict.fromkeys(WHOLE, whole_number),
+    **readers(Training),
+    **dict.fromkeys((name for name in OPTIONS if type(getattr(NEUTRAL, name)) is int), whole_number),
 }
 """How the command line reads a value that is no word."""
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from gpuwise.cli.options import Count, Money, Whole, converter
+from gpuwise.cli.options import Converter, Count, Money, Whole
 from gpuwise.errors import InputError
 from gpuwise.units import hint_for, parse_count
 
@@ -113,13 +113,13 @@ def _positive(value: float, text: str, name: str, what: str, example: str) -> fl
     return value
 
 
-Hours = Annotated[float, Parameter(converter=converter(hours_a_month))]
-Share = Annotated[float, Parameter(converter=converter(share))]
-Span = Annotated[Range, Parameter(converter=converter(span), accepts_keys=False, n_tokens=1)]
-Spread = Annotated[Range, Parameter(converter=converter(spread), accepts_keys=False, n_tokens=1)]
-ShareSpan = Annotated[Range, Parameter(converter=converter(_share_span), accepts_keys=False, n_tokens=1)]
-Months = Annotated[int, Parameter(converter=converter(_years))]
-Times = Annotated[float, Parameter(converter=converter(_times))]
+Hours = Annotated[float, Parameter(converter=Converter(hours_a_month))]
+Share = Annotated[float, Parameter(converter=Converter(share))]
+Span = Annotated[Range, Parameter(converter=Converter(span), accepts_keys=False, n_tokens=1)]
+Spread = Annotated[Range, Parameter(converter=Converter(spread), accepts_keys=False, n_tokens=1)]
+ShareSpan = Annotated[Range, Parameter(converter=Converter(_share_span), accepts_keys=False, n_tokens=1)]
+Months = Annotated[int, Parameter(converter=Converter(_years))]
+Times = Annotated[float, Parameter(converter=Converter(_times))]
 
 
 @Parameter(name="*")
