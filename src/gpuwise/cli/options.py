@@ -207,6 +207,8 @@ class Training:
     """Mean document length when sequences are packed and attention stays inside documents."""
     risk: Annotated[Share | None, Parameter(show_default="0.1")] = None
     """Accept plans whose probability of running out of memory is at most this."""
+    host_memory: Annotated[Bytes | None, Parameter(show_default="the system's")] = None
+    """RAM of each host, for what is offloaded: 64GB."""
 
 
 WIDEST = 24
@@ -279,6 +281,7 @@ def wishes_of(training: Training, fixed: LayoutOptions, **more: Any) -> Any:
         year=training.year,
         packed_document_len=training.packed,
         risk=RISK if training.risk is None else training.risk,
+        host_memory_bytes=training.host_memory,
         fixed={name: asked.pop(name) for name in OPTIONS if name in asked and name not in (*WISHED, "precision")},
         **asked,
         **more,

@@ -15,7 +15,7 @@ from itertools import islice
 
 from gpuwise.errors import InputError, LayoutError, UnpredictableError
 from gpuwise.facts.hardware.naming import find_cluster
-from gpuwise.facts.hardware.systems import Cluster
+from gpuwise.facts.hardware.systems import Cluster, with_host_memory
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.plan.answer import Fit, OtherHardware
 from gpuwise.plan.changes.remedy import Remedy, changed, remedy_of, remedy_order, strategy_label
@@ -218,7 +218,8 @@ def enough_accelerators(goal: Goal, today: datetime.date) -> Iterator[OtherHardw
     n = goal.cluster.n_accelerators
     for times in (2, 4, 8, 16, 32, 64):
         try:
-            cluster = find_cluster(f"{n * times}x{goal.cluster.accelerator.typed}")
+            found = find_cluster(f"{n * times}x{goal.cluster.accelerator.typed}")
+            cluster = with_host_memory(found, goal.wishes.host_memory_bytes)
             wider = replace(goal, cluster=cluster, wishes=replace(goal.wishes, fixed={}))
             fastest = find_in(wider, default_space)
         except (InputError, UnpredictableError):

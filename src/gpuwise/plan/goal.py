@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields, replace
 
 from gpuwise.errors import InputError, UnknownNameError
 from gpuwise.facts.hardware.accelerators import Accelerator
-from gpuwise.facts.hardware.systems import Cluster
+from gpuwise.facts.hardware.systems import Cluster, with_host_memory
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.facts.models.stored import check_trainable
 from gpuwise.plan.defaults import (
@@ -78,6 +78,8 @@ class Wishes:
     exhaustive: bool = False
     risk: float = RISK
     """Probability, at the most, that memory does not suffice after all."""
+    host_memory_bytes: float | None = None
+    """Memory of each host; ``None``: the system's."""
 
     @property
     def fine_tuning(self) -> bool:
@@ -219,6 +221,7 @@ def make_goal(arch: Architecture, cluster: Cluster, wishes: Wishes, *, fine_tuni
     """
     check_wishes(wishes)
     check_trainable(arch, base_in_4_bits=wishes.quantized_base)
+    cluster = with_host_memory(cluster, wishes.host_memory_bytes)
     tuning = wishes.fine_tuning if fine_tuning is None else fine_tuning
     assumed = [cluster.assumption] if cluster.assumption else []
     seq_len = wishes.seq_len

@@ -83,6 +83,7 @@ TRAINING = (
     Field("global_batch", "Sequences a step", example="512", more=True),
     Field("lora", "LoRA", "flag", more=True),
     Field("half_weights", "Weights in 16 bits", "flag", more=True),
+    Field("host_memory", "RAM of a host", example="64GB", more=True),
     *_strategy(),
 )
 MONEY = (Field("price", "Dollars a GPU-hour", example="2.5", more=True), Field("provider", "Provider", more=True))

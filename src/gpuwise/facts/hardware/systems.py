@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from types import MappingProxyType
 
-from gpuwise.errors import DataError, FieldError, UnknownNameError
+from gpuwise.errors import DataError, FieldError, InputError, UnknownNameError
 from gpuwise.facts.hardware.accelerators import Accelerator, accelerators, check_accelerator
 from gpuwise.facts.loading import Field, Record, ShippedData, parse_toml, shipped_text
 from gpuwise.facts.sources import check_source, sources
@@ -56,6 +56,8 @@ class System:
     """The most one host draws, accelerators included; None when unpublished."""
     assumed: tuple[str, ...] = ()
     """Fields nobody published for it: what such a box usually has. Results that lean on one say so."""
+    stated_host_memory_bytes: float | None = None
+    """What a person says that one host of theirs has; None: as the system."""
 
     @property
     def linked(self) -> bool:
@@ -236,6 +238,30 @@ def default_system(accelerator: Accelerator) -> System:
     if accelerator.form in _UNLINKED_FORMS or accelerator.pcie_bytes_per_s is None:
         return box("single-device", accelerator)
     return box("consumer-box" if accelerator.name.startswith(_CONSUMER_NAMES) else "pcie-server", accelerator)
+
+
+MOST_HOST_BYTES = 64 * 1024 * GIB
+"""The largest of the catalogue has 4 TiB."""
+
+
+def with_host_memory(cluster: Cluster, host_memory_bytes: float | None) -> Cluster:
+    """``cluster`` whose hosts have so much memory each (None: as its system). Raises InputError for what no host has, and where
+    host and accelerator share one memory."""
+    system = cluster.system
+    if host_memory_bytes is None:
+        return cluster
+    if not 0 < host_memory_bytes <= MOST_HOST_BYTES:
+        raise InputError(f"no host has {host_memory_bytes / GIB:,.4g} GiB", hint="up to 64 TiB, like --host-memory 64GB")
+    if system.accelerator.unified_memory:
+        raise InputError(
+            f"{system.accelerator.name} shares its memory with the host", hint="give its size in --on, like 'M3 Max 64GB'"
+        )
+    stated = replace(
+        system,
+        stated_host_memory_bytes=host_memory_bytes,
+        assumed=tuple(name for name in system.assumed if name != "host_memory_gib"),
+    )
+    return replace(cluster, system=stated)
 
 
 def with_count(system: System, count: int) -> System:

@@ -54,7 +54,7 @@ def host_bytes_fit(
 
 def host_limit_bytes(cluster: Cluster) -> float:
     """What one host can give to what is offloaded."""
-    return HOST_SHARE * cluster.system.host_memory_bytes
+    return HOST_SHARE * (cluster.system.stated_host_memory_bytes or cluster.system.host_memory_bytes)
 
 
 def trained_share(arch: Architecture, base: Strategy) -> float:
