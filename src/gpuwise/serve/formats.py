@@ -192,6 +192,8 @@ def _formats(weights: str, experts: str | None) -> tuple[WeightFormat, WeightFor
 @lru_cache(maxsize=1024)
 def weight_bytes(arch: Architecture, weights: str, experts: str | None = None) -> float:
     """All weights of ``arch``, routed experts in the format ``experts`` (None: as ``weights``). Raises UnknownNameError."""
+    if arch.stored_bytes is not None and weights == arch.stored_format:
+        return float(arch.stored_bytes.total)
     form, narrow = _formats(weights, experts)
     count = count_parameters(arch)
     matrices = (count.layers - count.experts) * form.bytes_per_weight + count.experts * narrow.bytes_per_weight
@@ -208,6 +210,10 @@ def weight_bytes_read(arch: Architecture, weights: str, experts: str | None = No
     active = count.active - (count.total - count.experts)
     if tokens > 1 and arch.moe is not None:
         active = round(count.experts * _experts_chosen(arch.moe.n_experts, arch.moe.n_active, tokens) / arch.moe.n_experts)
+    stored = arch.stored_bytes
+    if stored is not None and weights == arch.stored_format:
+        share = active / count.experts if count.experts else 0.0
+        return stored.layers + (stored.head or stored.embedding) + share * stored.experts
     matrices = (count.layers - count.experts) * form.bytes_per_weight + active * narrow.bytes_per_weight
     return matrices + (count.total - count.layers - gathered) * _outer_bytes(form)
 

@@ -212,6 +212,27 @@ class SharedCache:
     """Width of the MLP of these layers."""
 
 
+@dataclass(frozen=True, slots=True)
+class StoredBytes:
+    """Bytes of the weights in a file, by what reads them."""
+
+    embedding: int
+    """Of it a token reads a row; where there is no head it is the head too, and read whole."""
+    tables: int
+    """Other tables of which a token reads a row."""
+    head: int
+    layers: int
+    """All of the layers and the norms beside them, but routed experts."""
+    experts: int
+    prediction: int
+    """Blocks that predict further tokens, which a run may leave out."""
+
+    @property
+    def total(self) -> int:
+        """Bytes that a run holds."""
+        return self.embedding + self.tables + self.head + self.layers + self.experts + self.prediction
+
+
 PARTS = {"moe": Moe, "mla": Mla, "encoder": Encoder, "patches": Patches, "mamba": Mamba, "linear_attention": LinearAttention} | {
     "global_attention": GlobalAttention,
     "shared_cache": SharedCache,
@@ -342,6 +363,8 @@ class Architecture:
     published_experts: str | None = None
     stored_format: str | None = field(default=None, compare=False)
     """Format that the name or the config asked for says (``Qwen3-8B-AWQ``: ``int4_wo``); None: as published."""
+    stored_bytes: StoredBytes | None = None
+    """Of the file that the model was read from, in ``stored_format``."""
     published_parameters: int | None = None
     """The exact published count of the checkpoint; ``gpuwise.workload.transformer.parameters`` must reproduce it."""
     license: str | None = None

@@ -6,6 +6,7 @@ read on first use.
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import fields, replace
@@ -78,6 +79,11 @@ def find_model(text: str) -> Architecture:
         from gpuwise.facts.models.dimensions import parse_dimensions
 
         return parse_dimensions(text)
+    gguf = _gguf_path(text)
+    if gguf is not None:
+        from gpuwise.facts.models.gguf_model import architecture_of_gguf
+
+        return architecture_of_gguf(gguf, models().values())
     config = _config_path(text)
     if config is not None:
         from gpuwise.facts.models.configs import read_model_config
@@ -100,6 +106,26 @@ def _by_letters(text: str) -> Architecture | None:
 def _is_path(text: str) -> bool:
     """Whether ``text`` can only be a path."""
     return text.endswith(".json") or text.startswith((".", "/", "~"))
+
+
+def _gguf_path(text: str) -> Path | None:
+    """The GGUF file ``text`` points at: itself, or the only one (or its first part) in a folder; None where there is none."""
+    if not text or len(text) > 4096 or "\x00" in text:
+        return None
+    try:
+        path = Path(text).expanduser()
+        if text.lower().endswith(".gguf"):
+            return path if path.exists() or len(path.parts) > 1 else None
+        if not path.is_dir() or (path / "config.json").exists():
+            return None
+        files = sorted(p for p in path.glob("*.gguf") if not p.name.lower().startswith("mmproj"))
+    except (OSError, RuntimeError, ValueError):
+        return None
+    whole = [p for p in files if re.search(r"-0*[1-9]\d*-of-\d+\.gguf$", p.name) is None or "-00001-of-" in p.name]
+    if len(whole) > 1:
+        names = ", ".join(p.name for p in whole[:4])
+        raise FieldError(f"holds {len(whole)} models: {names}", file=text, hint="name one of the files")
+    return whole[0] if whole else None
 
 
 def _config_path(text: str) -> Path | None:

@@ -106,7 +106,8 @@ def check_trainable(arch: Architecture, *, base_in_4_bits: bool) -> None:
     form = arch.stored_format
     if form is None or (form == "nf4" and base_in_4_bits):
         return
-    without = "give the config.json of the 16-bit model" if arch.source.endswith(".json") else f"name the 16-bit model: {arch.id}"
+    unnamed = arch.source.endswith(".json") or (arch.stored_bytes is not None and not arch.family)
+    without = "give the config.json of the 16-bit model" if unnamed else f"name the 16-bit model: {arch.id}"
     also = ", or add --qlora" if form == "nf4" else ", and add --qlora for a base in 4 bits"
     raise InputError(f"{arch.name} in {form} weights is a checkpoint to serve: it is not trained as it is", hint=without + also)
 

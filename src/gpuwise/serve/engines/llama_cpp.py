@@ -40,7 +40,8 @@ class LlamaCpp(Engine):
         """All slots share ``--ctx-size``."""
         c, o = start.config, start.options
         slots = o.max_num_seqs or 1
-        words = ["llama-server", "--model", f"{start.arch.id}-{c.weights}.gguf", "--n-gpu-layers", "999"]
+        stored = start.arch.source if start.arch.stored_bytes is not None else f"{start.arch.id}-{c.weights}.gguf"
+        words = ["llama-server", "--model", stored, "--n-gpu-layers", "999"]
         words += ["--parallel", str(slots), "--ctx-size", str(slots * start.context)]
         words += ["--batch-size", str(o.max_num_batched_tokens)]
         words += ["--port", str(PORT)] + ([] if o.prefix_caching else ["--no-cache-prompt"])
