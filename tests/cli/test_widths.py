@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
+from rich.text import Text
 
 from gpuwise.calibrate import validation
 from gpuwise.calibrate.validation import Result as Score
@@ -241,3 +243,27 @@ def test_further_lines_are_indented_as_the_first(monkeypatch: pytest.MonkeyPatch
     _on(30, monkeypatch)
     out.console().print("  a sentence that is longer than its terminal")
     assert all(line.startswith("  ") and line[2] != " " for line in capsys.readouterr().out.splitlines())
+
+
+@pytest.mark.parametrize("width", [24, 40, 80])
+@pytest.mark.parametrize("under", [None, "why"])
+def test_rows_of_one_line_are_printed_as_in_a_table_of_rich(
+    width: int, under: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows of plain text are put together here; what breaks over lines, has a style or wide characters, by rich."""
+
+    def printed() -> str:
+        table = out.table_of(("name", "GB", "why"), left=("name",), wrap=("why",), gives_way=("GB",), under=under)
+        table.add_row("one", "1.5", "it fits")
+        table.add_heading("a heading over the whole width")
+        table.add_row("two", "10 ", "a longer reason that breaks between its words", style="dim")
+        table.add_row(Text("three", style="bold"), "7")
+        table.add_row("四", "2", "narrow")
+        table.add_row("five", "33", "")
+        file = io.StringIO()
+        Console(file=file, width=width, highlight=False).print(table)
+        return file.getvalue()
+
+    fast = printed()
+    monkeypatch.setattr(FittedTable, "_line", lambda *args: None)
+    assert fast == printed()

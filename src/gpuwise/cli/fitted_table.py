@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderableType
     from rich.measure import Measurement
+    from rich.segment import Segment
     from rich.table import Table
     from rich.text import Text
 
@@ -72,30 +73,54 @@ class FittedTable:
         widest = min(max(whole, headings, 1), options.max_width)
         return Measurement(min(widest, LEAST), widest)
 
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType | Segment]:
         from rich.padding import Padding
+        from rich.segment import Segment
 
         sizes, gap, below = self._arrangement(options.max_width)
-        table = self._table(sizes, gap, header=self.header)
+        fits = sum(sizes.values()) + gap * (len(sizes) - 1) <= options.max_width
+        table: Table | None = None  # of rows whose cells take several lines; a row that is one line needs none, and is fast
+        if self.header and any(self.titles[i] for i in sizes):
+            line = self._line(self.titles, sizes, gap) if fits else None
+            if line is None:
+                table = self._table(sizes, gap, header=True)
+            else:
+                yield from (Segment(line, console.get_style("dim")), Segment.line())
         for row in self.rows:
-            if row.whole:
-                yield from (table, _text(row.cells[0], row.style))
-                table = self._table(sizes, gap, header=False)
-                continue
-            table.add_row(*(_hanging(row.cells[i], size) for i, size in sizes.items()), style=row.style)
-            if below is not None:
+            line = self._line(row.cells, sizes, gap) if fits and not row.whole else None
+            if table is not None and (row.whole or line is not None):
                 yield table
+                table = None
+            if row.whole:
+                yield _text(row.cells[0], row.style)
+                continue
+            if line is not None:
+                yield from (Segment(line, console.get_style(row.style)), Segment.line())
+            else:
+                table = table or self._table(sizes, gap, header=False)
+                table.add_row(*(_hanging(row.cells[i], size) for i, size in sizes.items()), style=row.style)
+            if below is not None:
+                yield from () if table is None else (table,)
+                table = None
                 if _longest(row.cells[below]):
                     yield Padding(_text(row.cells[below], row.style), (0, 0, 0, UNDER), expand=False)
-                table = self._table(sizes, gap, header=False)
-        if table.row_count or not self.rows:
+        if table is not None:
             yield table
+
+    def _line(self, cells: Sequence[Cell], sizes: dict[int, int], gap: int) -> str | None:
+        """A row that is one line of plain text; None for another."""
+        parts: list[str] = []
+        for i, size in sizes.items():
+            cell = cells[i]
+            if not isinstance(cell, str) or len(cell) > size or not _is_plain(cell):
+                return None
+            parts.append(cell.ljust(size) if self._is_left(i) else cell.rstrip().rjust(size))
+        return (" " * gap).join(parts)
 
     def _table(self, sizes: dict[int, int], gap: int, *, header: bool) -> Table:
         from rich.table import Table
 
-        has_header = header and any(self.titles[i] for i in sizes)
-        table = Table(box=None, padding=(0, gap, 0, 0), header_style="dim", pad_edge=False, show_header=has_header)
+        table = Table(box=None, padding=(0, gap, 0, 0), header_style="dim", pad_edge=False, show_header=header)
         for i, size in sizes.items():
             justify = "left" if self._is_left(i) else "right"
             table.add_column(self.titles[i], justify=justify, width=size, overflow="fold")
@@ -155,8 +180,15 @@ def _hanging(cell: Cell, size: int) -> RenderableType:
     return Padding(cell.lstrip(), (0, 0, 0, indent)) if indent and len(cell) > size and isinstance(cell, str) else cell
 
 
+def _is_plain(cell: str) -> bool:
+    """Whether each of its characters takes one column."""
+    return cell.isascii() and cell.isprintable()
+
+
 def _longest(cell: Cell) -> int:
     """Characters of the longest line of a cell."""
+    if isinstance(cell, str) and _is_plain(cell):
+        return len(cell)
     from rich.cells import cell_len
 
     return max(cell_len(line) for line in str(cell).split("\n"))

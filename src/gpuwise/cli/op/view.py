@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, cast
 
 from gpuwise.cli.out import console, table_of
 from gpuwise.interval import P80
-from gpuwise.plan.one_model import ModelAnswer, ModelRow
 from gpuwise.plan.one_op import Answer, OperationTime
 from gpuwise.predict.estimate import to_document
 from gpuwise.units import format_bytes, format_duration, format_number, format_rate, format_usd
@@ -15,6 +14,7 @@ from gpuwise.units import format_bytes, format_duration, format_number, format_r
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from gpuwise.plan.one_model import ModelAnswer, ModelRow
     from gpuwise.predict.estimate import Estimate
 
 WIDE = 100
