@@ -594,3 +594,7 @@ def test_counted_devices_are_those_of_their_name_with_the_count() -> None:
             assert replace(counted(one.accelerator, n), assumption=one.assumption) == find_cluster(f"{n}x{name}")
     with pytest.raises(InputError, match="'9xh100-sxm-80gb' does not fill"):
         counted(find_cluster("h100-sxm-80gb").accelerator, 9)
+
+
+def test_no_name_has_the_bar_that_parts_them_where_all_are_spelled_at_once() -> None:
+    assert not [a.id for a in accelerators().values() for s in (a.id, a.name, a.memory_type, *a.aliases) if "|" in s]

@@ -14,6 +14,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
+from itertools import chain
 from types import MappingProxyType
 
 from gpuwise.errors import AmbiguousNameError, InputError, UnknownNameError
@@ -140,7 +141,7 @@ def read_accelerator(text: str, prefer: Iterable[str] = ()) -> tuple[Accelerator
         literal = _literal().get(text.strip().lower())
         if literal is not None:
             return literal, _assumed(text, frozenset(_raw_words(text)), literal, ())
-        for attempt in (text, *_without_remark(text), _PLURAL.sub("", text.strip())):
+        for attempt in chain((text,), _without_remark(text), (_PLURAL.sub("", text.strip()),)):
             words = _words(attempt)
             candidates, dropped = _candidates(words)
             if candidates:
@@ -567,7 +568,11 @@ def _names_a_product(word: str) -> bool:
 
 
 def _raw_words(text: str) -> list[str]:
-    return ["sxm" if _SXM.fullmatch(w) else w for w in _WORD.findall(_spelled(text))]
+    return _words_of(_spelled(text))
+
+
+def _words_of(spelled: str) -> list[str]:
+    return ["sxm" if _SXM.fullmatch(w) else w for w in _WORD.findall(spelled)]
 
 
 def _spelled(text: str) -> str:
@@ -621,14 +626,19 @@ def _vocabulary() -> frozenset[str]:
 
 @cache
 def _entries() -> tuple[_Entry, ...]:
-    return tuple(_entry(a) for a in accelerators().values())
+    every = [(a, [a.memory_type, *(s for s in (a.id, a.name, *a.aliases) if "_" not in s)]) for a in accelerators().values()]
+    # spelled at once: a bar is in no name, and in none of the spellings
+    spelled = iter(_spelled("|".join(name for _, names in every for name in names)).split("|"))
+    return tuple(_entry(a, [_words_of(next(spelled)) for _ in names]) for a, names in every)
 
 
-def _entry(accelerator: Accelerator) -> _Entry:
-    spellings = [frozenset(_raw_words(s)) for s in (accelerator.id, accelerator.name, *accelerator.aliases) if "_" not in s]
+def _entry(accelerator: Accelerator, words: Sequence[Sequence[str]]) -> _Entry:
+    """``words`` of its memory's type, its id, its name and its aliases."""
+    memory_type, *names = words
+    spellings = [frozenset(name) for name in names]
     meant = [s - (NOISE - _DISTINCT) for s in spellings]
     memory = accelerator.memory_nominal_gb or 0.0
-    implied = {f"{memory:g}gb", accelerator.form.lower(), *_raw_words(accelerator.memory_type)}
+    implied = {f"{memory:g}gb", accelerator.form.lower(), *memory_type}
     if accelerator.form == "Superchip":
         implied.add("sxm")  # tables write "GB200 SXM"
     return _Entry(accelerator, frozenset[str]().union(*spellings), frozenset(implied), tuple(spellings), tuple(meant))

@@ -15,6 +15,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from statistics import median
 
 import numpy as np
 from numpy.typing import NDArray
@@ -111,7 +112,7 @@ def kernel_tables(
         attention[prompts].reshape(len(q), len(c)),
         tuple(q.tolist()),
         tuple(c.tolist()),
-        float(np.median(timed.log_sigma[work])),
+        median(timed.log_sigma[work].tolist()),
         timed.basis,
     )
 
