@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import shlex
 from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from gpuwise.cli.asked import asked
@@ -14,6 +15,7 @@ from gpuwise.cli.shown import parts_shown
 from gpuwise.report.answers.answer import (
     Answer,
     Block,
+    Cell,
     Chart,
     Command,
     Figure,
@@ -36,7 +38,7 @@ if TYPE_CHECKING:
     from gpuwise.cli.shown import Shown
 
 LINES = 25
-"""Of a first screen."""
+"""Of a first screen; more where it is narrower than 80 columns."""
 ROWS, FEWEST = 5, 2
 """Of a table on it; with as few as the second a part is left out."""
 WIDEST = 100
@@ -92,7 +94,7 @@ def _first(answer: Answer, to: Console) -> list[RenderableType]:
         for part in parts[:n]:
             made += _part(part, to, rows)
         made += _foot(answer, to, parts[:n], rows)
-        if sum(len(to.render_lines(line, pad=False)) for line in made) <= LINES:
+        if sum(len(to.render_lines(line, pad=False)) for line in made) <= max(LINES, LINES * 80 // to.width):
             break
     return made
 
@@ -180,7 +182,7 @@ def _part(part: Section, to: Console, rows: int | None) -> Iterator[RenderableTy
 def _block(block: Block, to: Console, rows: int | None) -> Iterator[RenderableType]:
     match block:
         case Table():
-            yield _table(block, rows)
+            yield from _tables(block, rows, to.width)
             if block.below and _is_marked(block, rows):
                 yield _text(block.below, "dim")
         case Stack():
@@ -198,8 +200,38 @@ def _block(block: Block, to: Console, rows: int | None) -> Iterator[RenderableTy
 
 
 def _is_marked(block: Table, rows: int | None) -> bool:
-    """Whether a row that is shown has the sign that ``below`` explains."""
-    return any(plain(block.below)[0] in plain(c.value) for r in block.rows[:rows] for c in r.cells)
+    """Whether a row that is shown has a sign that ``below`` explains."""
+    signs = {words.split(" ")[0] for words in plain(block.below).split("; ")}
+    return any(s in plain(c.value) for r in block.rows[:rows] for c in r.cells for s in signs)
+
+
+def _tables(block: Table, rows: int | None, width: int) -> Iterator[RenderableType]:
+    """The table; one that may be split, as several with as many columns as fit."""
+    if not block.split:
+        yield _table(block, rows)
+        return
+    from rich.cells import cell_len
+
+    widest = max(
+        (cell_len(w) for r in block.rows if not r.heading for c in r.cells[1:] for w in _lines(c, small=True)), default=1
+    )
+    room = max(1, (width - NAMES) // (max(LEAST_COLUMN, min(widest, MOST_COLUMN)) + 2))
+    n = len(block.columns) - 1
+    size = -(-n // -(-n // room)) if n else 1
+    for i in range(1, n + 1, size):
+        picked = (0, *range(i, min(i + size, n + 1)))
+        part = [r if r.heading else replace(r, cells=[r.cells[j] for j in picked]) for r in block.rows]
+        if i > 1:
+            yield ""
+        yield _table(replace(block, columns=[block.columns[j] for j in picked], rows=part), rows)
+
+
+NAMES, LEAST_COLUMN, MOST_COLUMN = 26, 12, 16
+"""Characters of the first column of a table that is split, and of another at least and at most."""
+
+
+def _lines(cell: Cell, *, small: bool) -> list[str]:
+    return [plain(cell.value), *(plain(cell.small).split("; ") if small and cell.small else [])]
 
 
 def _table(block: Table, rows: int | None) -> RenderableType:
@@ -207,7 +239,7 @@ def _table(block: Table, rows: int | None) -> RenderableType:
     table = table_of(
         [c.title for c in block.columns],
         left=[c.title for c in block.columns if c.words or c.under],
-        wrap=[c.title for c in block.columns if c.words],
+        wrap=[c.title for c in block.columns if c.words or c.small],
         gives_way=[c.title for c in leaves],
         under=next((c.title for c in block.columns if c.under), None),
     )
@@ -215,8 +247,16 @@ def _table(block: Table, rows: int | None) -> RenderableType:
         if row.heading:
             table.add_heading(_text(row.cells[0].value, "bold"))
         else:
-            table.add_row(*(_text(c.value, STYLES[c.mark]) for c in row.cells), style=STYLES[row.mark])
+            cells = zip(row.cells, block.columns, strict=True)
+            table.add_row(*(_cell(c, small=column.small) for c, column in cells), style=STYLES[row.mark])
     return table
+
+
+def _cell(cell: Cell, *, small: bool) -> Text:
+    text = _text(cell.value, STYLES[cell.mark])
+    for line in _lines(cell, small=small)[1:]:
+        text.append(f"\n{line}", "dim")
+    return text
 
 
 def _stack_head(title: str, block: Stack) -> RenderableType:

@@ -328,8 +328,9 @@ def outside(outcome: Rankable, limits: Limits) -> Exclusion | None:
 
 
 def too_large(way: Acquisition, n: int, short_bytes: float) -> Exclusion:
-    """Left out for memory."""
-    return left_out(way, "memory", f"{n}x lacks {format_bytes(max(short_bytes, 0.0))} on each", short_bytes)
+    """Left out for memory: of each, or because no way to divide the work over so many fits."""
+    words = f"{n}x lacks {format_bytes(short_bytes)} on each" if short_bytes >= 1 else f"no way to divide it over {n} fits"
+    return left_out(way, "memory", words, short_bytes)
 
 
 def least_budget(way: Acquisition, n: int, least_usd: float, limits: Limits) -> Exclusion | None:

@@ -28,11 +28,11 @@ Document = Mapping[str, Any]
 ANSWERS: Mapping[str, Callable[[Document], Answer]] = {
     "plan": plan_answer,
     "fit": fit_answer,
+    "pick": choosing.pick_answer,
+    "compare": choosing.compare_answer,
 }
 """By the name of the question."""
 VIEWS: Mapping[str, Callable[[Document], list[str]]] = {
-    "pick": choosing.pick,
-    "compare": choosing.compare,
     "cost": choosing.cost,
     "capacity": serving.capacity,
     "own": code.code_fit,

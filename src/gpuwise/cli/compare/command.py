@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
 from gpuwise.cli.options import Count, Length
 from gpuwise.cli.reports import check_reports, write_report
+from gpuwise.cli.shown import options_shown
+
+if TYPE_CHECKING:
+    from gpuwise.cli.shown import Shown
+else:
+    Shown = options_shown("compare")
 
 
 def compare(
@@ -20,9 +26,9 @@ def compare(
     tokens: Count | None = None,
     seq: Length | None = None,
     precision: Annotated[str | None, Parameter(show_default="bf16", metavar="FORMAT")] = None,
-    sources: Annotated[bool, Parameter(negative="")] = False,
     html: Path | None = None,
     svg: Path | None = None,
+    shown: Shown | None = None,
     json: Annotated[bool, Parameter(negative="")] = False,
 ) -> int:
     """Which GPU is better at what, and by how much?
@@ -44,8 +50,6 @@ def compare(
         Sequence length in tokens.
     precision
         Format of the matrix products in training, of the weights in serving: bf16, fp16, fp8, ...
-    sources
-        Show the source of every figure, one per line.
     html
         Write a page with figures to this file (.html): it needs no network.
     svg
@@ -66,13 +70,16 @@ def compare(
 
         write_report(html, lambda path: write_compare_page(answer, path))
         write_report(svg, lambda path: write_compare_figures(answer, path))
+    from gpuwise.pick.compare.document import comparison_document
+
+    document = comparison_document(answer)
     if json:
         from gpuwise.cli.out import print_json
-        from gpuwise.pick.compare.document import comparison_document
 
-        print_json(comparison_document(answer))
+        print_json(document)
     else:
-        from gpuwise.cli.compare.view import show_comparison
+        from gpuwise.cli.answer import show
+        from gpuwise.report.answers.choosing import compare_answer
 
-        show_comparison(answer, every_source=sources)
+        show(compare_answer(document), shown)
     return 0

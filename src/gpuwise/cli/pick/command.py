@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
 from gpuwise.cli.options import Count, Duration, Length, Money, Whole, bits_of, given, refuse
+from gpuwise.cli.shown import options_shown
 from gpuwise.errors import InputError, UnknownNameError, nearest_names
+
+if TYPE_CHECKING:
+    from gpuwise.cli.shown import Shown
+else:
+    Shown = options_shown("pick")
 
 PURPOSES = ("train", "finetune", "infer", "embed", "rerank", "vision", "speech", "image", "video", "learn", "mixed")
 ALSO = {
@@ -130,6 +136,7 @@ def pick(
     within: Within = NO_LIMITS,
     by: Annotated[str | None, Parameter(show_default="balance with a budget, else cost", metavar="ORDER")] = None,
     top: Whole = TOP,
+    shown: Shown | None = None,
     json: Annotated[bool, Parameter(negative="")] = False,
 ) -> int:
     """Which GPU should I get for this, within this budget?
@@ -170,21 +177,15 @@ def pick(
         _only(work, ("tokens", "seq", "users"), purpose)
         others = given(within, NO_LIMITS) | ({"by": by} if by else {}) | ({"top": top} if top != TOP else {})
         refuse(others, "means nothing for --for mixed", allowed={*others} - {"deadline", "by", "top"})
-        return _mixed(model, work, limits, terms, today, json)
+        return _mixed(model, work, limits, terms, today, shown, json=json)
     if purpose == "learn" and model is None:
         _only(work, (), purpose)
         refuse(("deadline",) if within.deadline else (), "means nothing for --for learn without a model")
-        return _learn(limits, terms, today, top, json)
+        return _learn(limits, terms, today, top, shown, json=json)
     ranking = answer(job_of(purpose, model, work, within), limits, today=today, terms=terms, top=top)
-    if json:
-        from gpuwise.cli.out import print_json
-        from gpuwise.pick.document import pick_document
+    from gpuwise.pick.document import pick_document
 
-        print_json(pick_document(ranking))
-    else:
-        from gpuwise.cli.pick.view import show_pick
-
-        show_pick(ranking, top)
+    _show(pick_document(ranking), shown, json=json)
     return 0 if ranking.best is not None else 1
 
 
@@ -314,23 +315,28 @@ def _only(work: PickWork, names: tuple[str, ...], purpose: str) -> None:
     refuse(given(work, ANYTHING), f"means nothing for --for {purpose}", "leave it out, or choose another purpose", names)
 
 
-def _learn(limits: Any, terms: Any, today: Any, top: int, json: bool) -> int:
-    from gpuwise.pick.learning import learn
-
-    learning = learn(limits, today=today, terms=terms, top=top)
+def _show(document: dict[str, object], shown: Shown | None, *, json: bool) -> None:
+    """As JSON, or as a person reads it."""
     if json:
         from gpuwise.cli.out import print_json
-        from gpuwise.pick.learning import learning_document
 
-        print_json(learning_document(learning))
+        print_json(document)
     else:
-        from gpuwise.cli.pick.view import show_learning
+        from gpuwise.cli.answer import show
+        from gpuwise.report.answers.choosing import pick_answer
 
-        show_learning(learning, top)
+        show(pick_answer(document), shown)
+
+
+def _learn(limits: Any, terms: Any, today: Any, top: int, shown: Shown | None, *, json: bool) -> int:
+    from gpuwise.pick.learning import learn, learning_document
+
+    learning = learn(limits, today=today, terms=terms, top=top)
+    _show(learning_document(learning), shown, json=json)
     return 0 if learning.ranked else 1
 
 
-def _mixed(model: str | None, work: PickWork, limits: Any, terms: Any, today: Any, json: bool) -> int:
+def _mixed(model: str | None, work: PickWork, limits: Any, terms: Any, today: Any, shown: Shown | None, *, json: bool) -> int:
     from gpuwise.facts.models.catalogue import find_model
     from gpuwise.pick.fleet import fleet, fleet_document
 
@@ -347,12 +353,5 @@ def _mixed(model: str | None, work: PickWork, limits: Any, terms: Any, today: An
         seq_len=work.seq,
         users=work.users,
     )
-    if json:
-        from gpuwise.cli.out import print_json
-
-        print_json(fleet_document(split))
-    else:
-        from gpuwise.cli.pick.view import show_fleet
-
-        show_fleet(split)
+    _show(fleet_document(split), shown, json=json)
     return 0 if split.best is not None else 1

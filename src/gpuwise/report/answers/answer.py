@@ -89,6 +89,8 @@ class Column:
     """Words: left-aligned, and broken over lines; numbers are right-aligned and whole."""
     leaves: int = 0
     under: bool = False
+    small: bool = False
+    """Whether a terminal shows the second lines of its cells."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +110,9 @@ class Table:
     columns: Sequence[Column]
     rows: Sequence[Row]
     below: Phrase = ""
-    """A note on what a sign in it means."""
+    """A note on what signs in it mean."""
+    split: bool = False
+    """Where a terminal is too narrow for all columns, several tables with the first column in each; else columns give way."""
 
 
 @dataclass(frozen=True, slots=True)
