@@ -40,6 +40,8 @@ _PATTERN: dict[str, Pattern] = {
     "optimizer": "elementwise",
 }
 _OF_KERNEL: tuple[Pattern, ...] = ("transpose", "broadcast", "cast", "mixed", "join")
+_HAS_PATTERN = np.array([name in _OF_KERNEL for name in KERNEL_CODE])
+"""By kernel's code."""
 _HALF = ("fp16", "bf16")
 """Formats of which a thread takes twice as many elements (``elementwise_kernel``'s unroll, native/cuda/CUDALoops.cuh)."""
 
@@ -215,8 +217,8 @@ _BASIS: Basis = "derived"
 def _patterns(rows: OpTable, family: str) -> list[tuple[Pattern, NDArray[np.intp]]]:
     """Rows by how they go through memory: the family's way unless their kernel has another."""
     others: dict[Pattern, NDArray[np.intp]] = {p: np.flatnonzero(rows.kernel == KERNEL_CODE[p]) for p in _OF_KERNEL}
-    half = np.isin(np.array(rows.dtype, dtype=object)[others["broadcast"]], _HALF)
+    half = np.array([rows.dtype[i] in _HALF for i in others["broadcast"].tolist()], dtype=bool)
     others["broadcast_half"], others["broadcast"] = others["broadcast"][half], others["broadcast"][~half]
-    plain = np.flatnonzero(~np.isin(rows.kernel, [KERNEL_CODE[p] for p in _OF_KERNEL]))
+    plain = np.flatnonzero(~_HAS_PATTERN[rows.kernel])
     every: list[tuple[Pattern, NDArray[np.intp]]] = [(_PATTERN[family], plain), *others.items()]
     return [(pattern, part) for pattern, part in every if part.size]

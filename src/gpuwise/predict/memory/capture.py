@@ -266,13 +266,17 @@ def _replayed(capture: Capture, events: Events, settings: AllocatorSettings, ste
     run = replay(events, settings)
     begin, end = (min(at, run.n_events) for at in _span(events, capture, step))
     peak_event = begin + int(run.allocated()[begin:end].argmax()) if end > begin else 0
+    # a run of terabytes ends before its steps do
+    steps = [(min(first, run.n_events), last) for first, last in (_step_span(events, capture, i) for i in (0, -1))]
+    peaks, whole, *each = run.peaks_of((begin, end), (0, run.n_events), *steps)
+    first, steady = (StepPeak(p.allocated_bytes, p.reserved_bytes, p.requested_bytes) for p in each)
     return Replayed(
         run,
         events,
-        run.peaks(begin, end),
-        run.peak_reserved_bytes,
-        _step_peak(run, events, capture, 0),
-        _step_peak(run, events, capture, -1),
+        peaks,
+        whole.reserved_bytes,
+        first,
+        steady,
         place_of(capture, int(events.event_op[peak_event])),
         bytes_by_category(events, peak_event),
         _largest(run, events, capture, peak_event),
@@ -338,13 +342,6 @@ def _step_span(events: Events, capture: Capture, step: int) -> tuple[int, int]:
     begin = int(captured_events[span.first_event]) if span.first_event < n else events.event_storage.size
     end = int(captured_events[span.end_event]) if span.end_event < n else events.event_storage.size
     return begin, end
-
-
-def _step_peak(run: AllocatorRun, events: Events, capture: Capture, step: int) -> StepPeak:
-    begin, end = _step_span(events, capture, step)
-    # a run of terabytes ends before its steps do
-    peaks = run.peaks(min(begin, run.n_events), end)
-    return StepPeak(peaks.allocated_bytes, peaks.reserved_bytes, peaks.requested_bytes)
 
 
 def _group_sizes(capture: Capture) -> tuple[int, ...]:

@@ -34,10 +34,11 @@ class Bound(IntEnum):
 def follows_clock(bound: I64, family: I64) -> NDArray[np.bool_]:
     """[N] kernels that are bound by arithmetic and timed at boost: convolutions have the clock under the power limit in their
     time (``predict.kernels.convolution_ops``)."""
-    return np.isin(bound, [Bound.TENSOR_CORE, Bound.CUDA_CORE]) & np.isin(family, [FAMILIES.index(f) for f in AT_BOOST])
+    return ((bound == Bound.TENSOR_CORE) | (bound == Bound.CUDA_CORE)) & _IS_AT_BOOST[family]
 
 
 AT_BOOST = ("matmul", "attention", "grouped")
+_IS_AT_BOOST = np.array([f in AT_BOOST for f in FAMILIES])
 
 
 @dataclass(frozen=True, slots=True)

@@ -340,7 +340,7 @@ def _bounds(rows: OpTable, time_s: F64, formats: Sequence[str], accelerator: Acc
     # a recurrent layer is a chain of short kernels: its steps follow one another faster than they can work
     chained = (rows.family == FAMILY_CODE["recurrent"]) & (np.maximum(arithmetic, stream) < 0.5 * time_s)
     out = np.where(chained, int(Bound.LAUNCH), out)
-    crossing = np.isin(rows.family, [FAMILY_CODE["collective"], FAMILY_CODE["transfer"]])
+    crossing = (rows.family == FAMILY_CODE["collective"]) | (rows.family == FAMILY_CODE["transfer"])
     out = np.where(crossing, int(Bound.COMMUNICATION), out)
     return np.where(rows.family == FAMILY_CODE["host"], int(Bound.NOTHING), out)
 

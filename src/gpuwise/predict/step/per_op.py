@@ -39,6 +39,8 @@ I64 = NDArray[np.int64]
 Bool = NDArray[np.bool_]
 LAYER, LEAD = "layer", "lead"
 _PRODUCTS = (Kind.MATMUL, Kind.GROUPED, Kind.CONVOLUTION)
+_FAMILY = np.array([0 if k in _PRODUCTS else 1 if k is Kind.ATTENTION else 2 for k in Kind], np.int64)
+"""By kind of row: products, attention, the rest."""
 
 
 class Sums(NamedTuple):
@@ -134,8 +136,7 @@ def _columns(step: EagerStep, accelerator: Accelerator, time_s: F64, families: I
         fused = compile_step(capture, accelerator, -1, device, host, families[signature], everything=True)
         device, host, kernels = fused.device_s, fused.host_s, fused.kernels.astype(np.float64)
     device = device + np.where(device > 0, gap_seconds(accelerator, kernels), 0.0)
-    family = np.where(np.isin(kind, [int(k) for k in _PRODUCTS]), 0, np.where(kind == Kind.ATTENTION, 1, 2))
-    return _Columns(device, host, kernels, flop, np.asarray(family, np.int64), capture.op_phase)
+    return _Columns(device, host, kernels, flop, _FAMILY[kind], capture.op_phase)
 
 
 def _held(step: EagerStep, accelerator: Accelerator, columns: _Columns, work_j: F64, follows: Bool) -> _Columns:

@@ -166,12 +166,18 @@ class AllocatorRun:
 
     def peaks(self, first: int = 0, end: int | None = None) -> Peaks:
         """Peaks over events ``first`` to ``end`` (exclusive), what was held before ``first`` included."""
-        stop = self.n_events if end is None else min(end, self.n_events)
-        if not 0 <= first <= stop:
-            raise InputError(f"events {first} to {stop} are not in a run of {self.n_events}", hint="give 0 <= first <= end")
-        part = slice(max(first - 1, 0), stop)
-        most = [int(series[part].max(initial=0)) for series in (self.allocated(), self.reserved_within(), self.requested())]
-        return Peaks(*most)
+        return self.peaks_of((first, self.n_events if end is None else end))[0]
+
+    def peaks_of(self, *spans: tuple[int, int]) -> list[Peaks]:
+        """:meth:`peaks` of each of ``spans``."""
+        every = self.allocated(), self.reserved_within(), self.requested()
+        out: list[Peaks] = []
+        for first, end in spans:
+            stop = min(end, self.n_events)
+            if not 0 <= first <= stop:
+                raise InputError(f"events {first} to {stop} are not in a run of {self.n_events}", hint="give 0 <= first <= end")
+            out.append(Peaks(*(int(series[max(first - 1, 0) : stop].max(initial=0)) for series in every)))
+        return out
 
     @property
     def peak_allocated_bytes(self) -> int:

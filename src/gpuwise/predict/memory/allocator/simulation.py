@@ -175,7 +175,7 @@ def _checked(storage: ArrayLike, sign: ArrayLike, size_bytes: ArrayLike) -> tupl
         )
     if kinds.size and (kinds.min() < 0 or kinds.max() >= sizes.size):
         raise InputError(f"event of storage {int(kinds.max())} of {sizes.size}", hint="storages are numbered from 0")
-    if not np.isin(signs, (1, -1)).all():
+    if not (np.abs(signs) == 1).all():
         raise InputError("a sign that is neither +1 nor -1", hint="+1 is an allocation, -1 a free")
     allocated, freed = kinds[signs > 0], kinds[signs < 0]
     for what, storages in (("allocated", allocated), ("freed", freed)):
