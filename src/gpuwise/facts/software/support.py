@@ -12,7 +12,7 @@ from __future__ import annotations
 import datetime
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from types import MappingProxyType
 
 from gpuwise.errors import DataError, UnknownNameError
@@ -175,6 +175,7 @@ _NAMES = {
 _PUBLISHED_RATE = Support("native", "a dense rate is published for it", "rule-published-rate", None)
 
 
+@lru_cache(maxsize=1024)
 def support_of(accelerator: Accelerator) -> Software:
     """What software runs on ``accelerator``. Raises DataError when a shipped file is corrupt or knows no target for
     it."""
