@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from itertools import pairwise
 from typing import Any, cast
 
@@ -273,6 +273,7 @@ def largest_rate(
         seen[kept.rate_per_s] = kept
         guess_per_s = kept.rate_per_s
 
+    @cache
     def keeps(rate: float) -> bool:
         if rate not in seen:
             seen[rate] = operate_within(configuration, load, rate, targets, n, seed=seed, settle=settle)

@@ -161,22 +161,28 @@ class Server:
         at = requests.arrival_s + front.request_s + front.prompt_token_s * requests.prompt_tokens
         order = np.argsort(at, kind="stable")
 
+        watched = [t for t in targets if t.metric != "itl"]
+
         def lost(sent: int) -> bool:
-            return any(self._missed(t, requests, engines, order[:sent]) for t in targets if t.metric != "itl")
+            if not watched:
+                return False
+            now, rows = min(e.now for e in engines), order[:sent]
+            first, finish = (_merged(engines, name)[rows] for name in ("first_s", "finish_s"))
+            return any(self._missed(t, requests, rows, now, first, finish) for t in watched)
 
         if not open_loop(engines, at.tolist(), "round_robin", lost):
             return None
         return self.result(requests, requests.arrival_s, engines, timed)
 
-    def _missed(self, target: Target, requests: Requests, engines: Sequence[Engine], sent: NDArray[np.int64]) -> bool:
-        """Whether the requests ``sent`` so far miss ``target``: what has not come yet comes no earlier than now."""
-        front, now = self.front, min(e.now for e in engines)
+    def _missed(self, target: Target, requests: Requests, sent: NDArray[np.int64], now: float, first: F64, finish: F64) -> bool:
+        """Whether the requests ``sent`` so far miss ``target``, whose ``first`` and last tokens came at these times: what has not
+        come yet comes no earlier than ``now``."""
+        front = self.front
         output, arrival = requests.output_tokens[sent], requests.arrival_s[sent]
-        came = _merged(engines, "first_s" if target.metric == "ttft" else "finish_s")[sent]
+        came = first if target.metric == "ttft" else finish
         answer_s = front.answer_s if target.metric == "ttft" else front.answer_s + front.answer_token_s * output
         if target.metric != "tpot":
             return surely_missed(target, np.where(np.isfinite(came), came, now) - arrival + answer_s, len(requests))
-        first = _merged(engines, "first_s")[sent]
         ended = np.isfinite(came) & (output > 1)
         tpot = (came + answer_s - first - front.answer_s)[ended] / (output[ended] - 1)
         return surely_missed(target, tpot, int(np.count_nonzero(requests.output_tokens > 1)))
