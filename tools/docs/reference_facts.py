@@ -142,20 +142,26 @@ def _stacks() -> list[str]:
     from gpuwise.predict.stack_costs import StackCosts
     from gpuwise.workload.stacks.layout import LayoutRules
     from gpuwise.workload.stacks.memory import MemoryRules
-    from gpuwise.workload.stacks.stack import Exported, Instead, Stack
+    from gpuwise.workload.stacks.stack import Exported, Instead, Release, Stack
     from gpuwise.workload.strategy import STACKS
 
     lines = ["## Stacks", ""]
     lines += [
         "A stack is one file of `workload/stacks`: facts about its kernels at the top, then the sections `[memory]`, `[layout]`, "
         "`[instead]` and `[export]`. `like`, at the top and in a section, names the stack whose facts stand where none are "
-        "written. `predict/coefficients/step/stacks.json` says what launches, gaps and overlaps cost, which is fitted.",
+        "written. They are the facts of today; each `[[release]]` has what it changed. "
+        "`predict/coefficients/step/stacks.json` says what launches, gaps and overlaps cost, which is fitted.",
         "",
         f"Stacks: {', '.join(f'`{name}`' for name in STACKS)}.",
         "",
     ]
     sections = {"memory": MemoryRules, "layout": LayoutRules, "instead": Instead, "export": Exported}
-    parts = [("A stack", Stack), *((f"[{name}]", cls) for name, cls in sections.items()), ("stacks.json", StackCosts)]
+    parts = [
+        ("A stack", Stack),
+        *((f"[{name}]", cls) for name, cls in sections.items()),
+        ("[[release]]", Release),
+        ("stacks.json", StackCosts),
+    ]
     for title, cls in parts:
         lines += [f"### {title}", "", "| field | type | |", "|---|---|---|"]
         lines += [

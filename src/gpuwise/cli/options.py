@@ -200,7 +200,7 @@ class Training:
     """Weights and gradients in 16 bits, without fp32 copies."""
     year: Annotated[Whole | None, Parameter(show_default="the current year, or that of the published run", metavar="YEAR")] = None
     """Assume the software of this year. Before 2023: no FlashAttention or sequence parallelism. Before 2025: no overlap of expert
-    all-to-all."""
+    all-to-all. Of --stack: its release at the end of the year."""
     lora: Annotated[bool, Parameter(negative="")] = False
     """Train low-rank adapters (rank 16) on frozen weights."""
     packed: Length | None = None

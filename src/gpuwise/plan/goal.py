@@ -28,7 +28,7 @@ from gpuwise.workload.adapters import DEFAULT_TARGETS, adapted_products
 from gpuwise.workload.blocks.point import NF4_BYTES_PER_PARAMETER
 from gpuwise.workload.changes.strategy import LORA_RANK, LOW_PRECISION
 from gpuwise.workload.optimizer import BITSANDBYTES, parameter_bytes
-from gpuwise.workload.stacks.stack import HIDDEN_EXPERTS_SINCE, find_stack
+from gpuwise.workload.stacks.stack import HIDDEN_EXPERTS_SINCE, find_stack, in_year, releases
 from gpuwise.workload.strategy import CHOICES, COLUMNS, DEGREES, NEUTRAL, OPTIONS, Strategy
 
 RISK = 0.1
@@ -202,7 +202,9 @@ def _check_layout(wishes: Wishes) -> None:
 
 
 def _check_choice(name: str, value: str) -> None:
-    if value not in CHOICES[name]:
+    if name == "stack" and "@" in value:
+        find_stack(value)
+    elif value not in CHOICES[name]:
         raise UnknownNameError(name.replace("_", " "), value, CHOICES[name], hint=_choices_hint(name, value))
 
 
@@ -261,6 +263,9 @@ def make_goal(arch: Architecture, cluster: Cluster, wishes: Wishes, *, fine_tuni
             year=year,
         )
         assumed.append(f"stack {stack} ({why})")
+    stack, newest = in_year(stack, year), stack
+    if stack != newest:
+        assumed.append(f"{newest} as it was in {year}: " + "; ".join(r.what for r in releases(newest) if not r.is_in(str(year))))
     precisions = wishes.precision
     if not precisions:
         usual, why = default_precision(cluster.accelerator)
@@ -322,6 +327,7 @@ def _replica_bytes(wishes: Wishes, cluster: Cluster) -> float:
 
 def on_stack(goal: Goal, stack: str, why: str) -> Goal:
     """``goal`` with another stack than the one that was assumed, and what hangs on it."""
+    stack = in_year(stack, goal.year)
     fused = not unfused_attention(stack, goal.cluster.accelerator, goal.year)
     cast = find_stack(stack).weight_cast_per_micro_batch
     bases = tuple(
@@ -385,8 +391,9 @@ def _with_experts(base: Strategy, wishes: Wishes, arch: Architecture, year: int 
 
 
 def usual_recompute(base: Strategy) -> str:
-    """What is recomputed where nothing is said: all under adapters on 4-bit weights, where the stack's own tool turns that on."""
-    return "full" if base.quantized_base and find_stack(base.stack).checkpoints_quantized else "none"
+    """What is recomputed by default: all where the stack's own tool turns that on, always or beside frozen 4-bit weights."""
+    stack = find_stack(base.stack)
+    return "full" if stack.checkpoints or (base.quantized_base and stack.checkpoints_quantized) else "none"
 
 
 def _gradients(wishes: Wishes, stack: str, precision: str) -> str:

@@ -150,7 +150,7 @@ def find_stack_costs(stack: str, experts: bool = False) -> StackCosts:
 
     Raises UnknownNameError for a stack without any, DataError when its fields are not these.
     """
-    table = load_json("stacks")["stacks"]
+    table, stack = load_json("stacks")["stacks"], stack.partition("@")[0]
     if stack not in table and stack in STACKS:
         stack = find_stack(stack).like
     stack = stack + EXPERTS if experts and stack + EXPERTS in table else stack

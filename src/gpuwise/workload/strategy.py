@@ -200,7 +200,7 @@ class Strategy:
     )
     quantized_base: bool = option(False, "Adapters on 4-bit weights.", name="qlora", label="QLoRA", negative=False, ranks=True)
     """NF4 with double quantisation: 0.516 B a parameter."""
-    stack: str = option("megatron-core", "Software.", choices=STACKS, label="Software")
+    stack: str = option("megatron-core", "Software, or a release of it: torchtune@0.2.", choices=STACKS, label="Software")
     release: float | None = option(None)
     """When the stack's release came out, as a year with decimals; None: the newest one its costs were fitted on."""
 

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from gpuwise.errors import DataError, UnknownNameError
+from gpuwise.errors import DataError, InputError, UnknownNameError
+from gpuwise.plan.answer import Fit
+from gpuwise.plan.api import fit
+from gpuwise.plan.goal import Wishes
+from gpuwise.predict.memory.device import stack_memory
+from gpuwise.predict.stack_costs import find_stack_costs
+from gpuwise.predict.step.training import TrainingEstimate
 from gpuwise.workload.stacks import FOLDER
 from gpuwise.workload.stacks import stack as stacks_module
-from gpuwise.workload.stacks.stack import Stack, find_stack
+from gpuwise.workload.stacks.stack import Stack, find_stack, in_year, releases
 from gpuwise.workload.strategy import STACKS
 
 
@@ -73,3 +80,56 @@ def test_a_new_file_is_a_stack_and_a_malformed_one_is_refused(
             find_stack("bad")
     finally:
         find_stack.cache_clear()
+
+
+# --- releases
+
+DATED = [name for name in STACKS if releases(name)]
+
+
+@pytest.mark.parametrize("name", DATED)
+def test_a_release_changed_something_and_says_what(name: str) -> None:
+    found = releases(name)
+    assert [r.date for r in found] == sorted((r.date for r in found), reverse=True)
+    for i, release in enumerate(found):
+        assert release.what and release.source and release.before
+        then = find_stack(f"{name}@{release.version}")
+        older = find_stack(f"{name}@{found[i + 1].version if i + 1 < len(found) else '0'}")
+        assert replace(then, name="") != replace(older, name="") or then.memory != older.memory
+    assert replace(find_stack(f"{name}@9999"), name=name) == find_stack(name)
+
+
+@pytest.mark.parametrize("name", STACKS)
+def test_this_year_is_the_newest_release(name: str) -> None:
+    assert in_year(name, None) == name and in_year(name, 2099) == name
+    assert (in_year(name, 2022) == name) is (name not in DATED)
+
+
+def test_a_version_has_the_facts_of_its_day() -> None:
+    old, new = find_stack("torchtune@0.2.1"), find_stack("torchtune@0.3")
+    assert (old.fused_loss, old.memory.loss_fp32) == (False, 3.0) and new.fused_loss and new.memory.loss_fp32 == 0.0
+    assert old.layout == new.layout and old.memory.gradients == new.memory.gradients
+    assert find_stack("torchtune@2023").memory == old.memory and find_stack("torchtune@2024").memory == new.memory
+    assert not find_stack("unsloth@2024.5").without_logits and find_stack("unsloth@2024.12").without_logits
+    for wrong in ("torchtune@", "torchtune@new", "torchtune@0.2@0.3", "torchtune@-1"):
+        with pytest.raises(InputError, match="names no release"):
+            find_stack(wrong)
+    with pytest.raises(UnknownNameError):
+        find_stack("torchtunes@0.2")
+
+
+def test_costs_of_a_release_are_those_of_its_stack() -> None:
+    for name in STACKS:
+        assert find_stack_costs(f"{name}@2024") == find_stack_costs(name) and stack_memory(f"{name}@2024") == stack_memory(name)
+
+
+def test_a_year_takes_the_stack_of_that_year() -> None:
+    def at_8k(wishes: Wishes) -> Fit[TrainingEstimate]:
+        return fit("llama-3.1-8b", "4090", replace(wishes, seq_len=8192, lora_rank=16, fixed={"recompute": "full"}))
+
+    by_year, by_version = at_8k(Wishes(stack="torchtune", year=2023)), at_8k(Wishes(stack="torchtune@0.2"))
+    assert by_year.estimate.memory_parts == by_version.estimate.memory_parts
+    # logits of 8,192 tokens and 128,256 words, three times in fp32 (pytorch/torchtune issues: 24 GB were not enough)
+    now = at_8k(Wishes(stack="torchtune"))
+    assert not by_year.estimate.fits and by_year.estimate.memory_bytes.expected - now.estimate.memory_bytes.expected > 8e9
+    assert any("torchtune as it was in 2023" in note for note in by_year.goal.assumed)

@@ -50,7 +50,7 @@ class StackMemory:
 def stack_memory(stack: str) -> StackMemory:
     """Constants of ``stack``; a stack without its own has those of the stack it is like or of ``default``, as an
     extrapolation."""
-    table = load_json("memory")["stacks"]
+    table, stack = load_json("memory")["stacks"], stack.partition("@")[0]
     try:
         if stack in table:
             return StackMemory(**table[stack])

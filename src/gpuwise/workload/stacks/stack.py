@@ -3,17 +3,23 @@ fitted in ``predict``.
 
 A stack is one TOML file beside this one. The facts of :class:`Stack` are at its top; ``[memory]``, ``[layout]``, ``[instead]``
 and ``[export]`` are sections. ``like``, at the top and in a section, names the stack whose facts stand where none are written.
+
+The facts are of the newest release. Each ``[[release]]`` that changed them has its ``version``, ``date``, ``source``, ``what`` it
+changed, and in ``before`` the facts until then. ``torchtune@0.2`` is the stack at a version, ``torchtune@2023`` at the end of a
+year.
 """
 
 from __future__ import annotations
 
+import datetime
+import re
 import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
-from gpuwise.errors import DataError, UnknownNameError
+from gpuwise.errors import DataError, InputError, UnknownNameError
 from gpuwise.workload.stacks import FOLDER
 from gpuwise.workload.stacks.layout import LayoutRules
 from gpuwise.workload.stacks.memory import MemoryRules
@@ -125,6 +131,8 @@ class Stack:
     """The sum of a residual's gradients is part of the kernel before it (a compiler)."""
     quantized_keeps_input: bool = False
     """A frozen 4-bit linear keeps its input in fp32."""
+    checkpoints: bool = False
+    """Layers are recomputed unless somebody says otherwise."""
     checkpoints_quantized: bool = False
     """Layers over frozen 4-bit weights are recomputed unless somebody says otherwise (PEFT
     ``prepare_model_for_kbit_training``)."""
@@ -203,6 +211,8 @@ class Stack:
         return self.loops_over_parameters and precision in ("fp32", "tf32")
 
 
+_VERSION = re.compile(r"\d{1,6}(\.\d{1,6})*")
+_YEAR = re.compile(r"20\d\d")
 _SECTIONS: dict[str, Callable[..., Any]] = {
     "memory": MemoryRules,
     "layout": LayoutRules,
@@ -211,12 +221,67 @@ _SECTIONS: dict[str, Callable[..., Any]] = {
 }
 
 
-@cache
-def find_stack(name: str) -> Stack:
-    """The stack called ``name``. Raises UnknownNameError with the nearest names, DataError when its file is malformed."""
+@dataclass(frozen=True, slots=True)
+class Release:
+    """A release that changed a stack's facts."""
+
+    version: str
+    date: datetime.date
+    source: str
+    """Of the facts before and after."""
+    what: str
+    """The difference, in words."""
+    before: dict[str, Any]
+    """Facts until then, of the top and of sections."""
+
+    def is_in(self, when: str) -> bool:
+        """Whether a version, or the end of a year, has it."""
+        if _YEAR.fullmatch(when):
+            return self.date.year <= int(when)
+        return _numbers(self.version) <= _numbers(when)
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split("."))
+
+
+def in_year(name: str, year: int | None) -> str:
+    """The stack called ``name`` as it was in ``year`` (None: today): its own name where no release has changed it since."""
+    if year is None or "@" in name:
+        return name
+    when = str(year)
+    return name if all(release.is_in(when) for release in releases(name)) else f"{name}@{when}"
+
+
+def releases(name: str) -> tuple[Release, ...]:
+    """Releases in the file of the stack called ``name``, the newest first. Raises as :func:`find_stack`."""
+    return _file(name)[1]
+
+
+def _file(name: str) -> tuple[dict[str, Any], tuple[Release, ...]]:
     if name not in STACKS:
         raise UnknownNameError("stack", name, STACKS)
     facts = tomllib.loads((FOLDER / f"{name}.toml").read_text(encoding="utf-8"))
+    try:
+        found = tuple(Release(**row) for row in facts.pop("release", ()))
+    except TypeError as error:
+        raise DataError(f"{name}.toml: [[release]] {error}") from None
+    return facts, tuple(sorted(found, key=lambda release: release.date, reverse=True))
+
+
+@cache
+def find_stack(name: str) -> Stack:
+    """The stack called ``name``, or ``name@version``, ``name@year``. Raises UnknownNameError with the nearest names, InputError
+    for what is no version, DataError when its file is malformed."""
+    plain, dated, when = name.partition("@")
+    read, changed = _file(plain)
+    facts = dict(read)
+    if dated:
+        if not _VERSION.fullmatch(when):
+            raise InputError(f"{name!r} names no release", hint=f"write a version or a year: {plain}@2024")
+        for release in (r for r in changed if not r.is_in(when)):
+            for key, value in release.before.items():
+                facts[key] = {**facts.get(key, {}), **value} if key in _SECTIONS else value
     sections = {section: _section(name, section, facts.pop(section, {})) for section in _SECTIONS}
     try:
         if like := facts.get("like"):
