@@ -1,4 +1,5 @@
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -92,3 +93,18 @@ def test_more_chunks_hide_more_of_the_reduction_and_one_chunk_a_micro_batch(m: i
     assert 1.0 <= interleaved <= hiding_passes(a(m), a(p), a(v + 1), INTERLEAVED).item() <= 1.0 + min(m, p)
     assert v > 1 or interleaved == 1.0
     assert hiding_passes(a(m), a(p), a(v), ONE_F_ONE_B).item() == 1.0
+
+
+def test_bubbles_by_hand() -> None:
+    """Four stages of 3 s (a forward of 1, a backward of 2 with 1 of weight gradients): (p - 1)(F + B), over v chunks where they
+    are interleaved (arXiv 2104.04473, section 2.2), less 2 (p - 1) W (ZB-H1, arXiv 2401.10241)."""
+
+    def bubble(schedule: str, virtual: int = 1) -> float:
+        codes = [np.array([x]) for x in (8, 4, virtual, SCHEDULES.index(schedule))]
+        total, found = pipeline_time(*(np.array([x]) for x in (3.0, 9.0, 2.0, 1.0)), *codes)
+        assert total[0] == pytest.approx(8 * 3.0 + found[0])
+        return float(found[0])
+
+    assert bubble("1f1b") == bubble("gpipe") == bubble("1f1b", 2) == 9.0
+    assert bubble("interleaved") == 9.0 and bubble("interleaved", 2) == 4.5 and bubble("interleaved", 3) == 3.0
+    assert bubble("zero-bubble") == 3.0
