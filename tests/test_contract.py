@@ -456,7 +456,7 @@ def _asked_by_name(file: Path, stacks: set[str]) -> Iterator[str]:
         elif isinstance(node, ast.Dict | ast.Set | ast.Tuple | ast.List):
             items = node.keys if isinstance(node, ast.Dict) else node.elts
             found = {c.value for c in items if isinstance(c, ast.Constant)} & stacks
-            if found and found - {"eager", "compiled", "trainer", "deepspeed", "composer"}:  # words of other things too
+            if found and found - {"eager", "compiled", "trainer", "deepspeed", "composer", "trl"}:  # words of other things too
                 yield f"{file.relative_to(PACKAGE)}:{node.lineno}: {', '.join(sorted(map(str, found)))}"
 
 

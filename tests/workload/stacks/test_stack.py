@@ -95,7 +95,8 @@ def test_a_release_changed_something_and_says_what(name: str) -> None:
         assert release.what and release.source and release.before
         then = find_stack(f"{name}@{release.version}")
         older = find_stack(f"{name}@{found[i + 1].version if i + 1 < len(found) else '0'}")
-        assert replace(then, name="") != replace(older, name="") or then.memory != older.memory
+        sections = [(s.memory, s.layout, s.instead, s.export) for s in (then, older)]
+        assert replace(then, name="") != replace(older, name="") or sections[0] != sections[1]
     assert replace(find_stack(f"{name}@9999"), name=name) == find_stack(name)
 
 
@@ -133,3 +134,15 @@ def test_a_year_takes_the_stack_of_that_year() -> None:
     now = at_8k(Wishes(stack="torchtune"))
     assert not by_year.estimate.fits and by_year.estimate.memory_bytes.expected - now.estimate.memory_bytes.expected > 8e9
     assert any("torchtune as it was in 2023" in note for note in by_year.goal.assumed)
+
+
+def test_trl_recomputes_and_chunks_its_loss_since_the_releases_that_said_so() -> None:
+    first, checkpointed, chunked = (find_stack(f"trl@{version}") for version in ("0.21", "0.22", "1.7"))
+    assert [s.checkpoints for s in (first, checkpointed, chunked)] == [False, True, True]
+    assert [s.without_logits for s in (first, checkpointed, chunked)] == [False, False, True]
+    assert not find_stack("trl@0.17").layout.offload_activations and first.layout.offload_activations
+    asked = Wishes(stack="trl", lora_rank=16)
+    assert [fit("llama-3.2-1b", "4090", w).estimate.strategy.recompute for w in (asked, replace(asked, year=2024))] == [
+        "full",
+        "none",
+    ]
