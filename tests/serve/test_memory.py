@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,7 +16,7 @@ from gpuwise.predict.memory.kv_cache import PAGED, kv_cache_bytes
 from gpuwise.serve.engines.engine import ENGINES, LOCAL_ENGINE, EngineConfig, tensor_parallel
 from gpuwise.serve.engines.llama_cpp import LAYOUT
 from gpuwise.serve.formats import weight_bytes
-from gpuwise.serve.memory import UNIFIED_SHARE, ServingMemory, cache_layout, local_memory, rank_weights
+from gpuwise.serve.memory import UNIFIED_SHARE, ServingMemory, cache_layout, local_memory, rank_weights, stage_ends
 from gpuwise.serve.replica import EngineReplica
 from gpuwise.serve.simulate import Server
 from gpuwise.units import GIB
@@ -102,3 +104,16 @@ def test_layers_with_a_window_give_blocks_back_since_vllm_0_10() -> None:
 def test_a_model_without_a_window_has_the_blocks_of_its_pool() -> None:
     memory = Server(EIGHT, default_system(accelerators()["h100-sxm-80gb"]), EngineConfig("vllm", version="0.19.0")).memory
     assert memory.blocks_of([10, 100_000]) == memory.blocks
+
+
+@pytest.mark.parametrize("name", ["llama-3.1-8b", "mixtral-8x7b", "llama-3.2-1b"])
+@pytest.mark.parametrize("tp", [1, 2])
+def test_two_stages_hold_the_model_once_and_a_shared_table_twice(name: str, tp: int) -> None:
+    arch = find_model(name)
+    split = tensor_parallel(arch, "bf16", tp)
+    whole, staged = (tp * pp * rank_weights(arch, replace(split, pp=pp)) for pp in (1, 2))
+    first, last = (2.0 * n for n in stage_ends(arch))
+    assert whole == pytest.approx(weight_bytes(arch, "bf16"))
+    copy = first if arch.tied_embeddings else 0.0
+    # the fullest of two, twice: half of the layers and the larger end
+    assert staged == pytest.approx(whole + copy + abs(last - first))

@@ -94,3 +94,12 @@ def test_rows_of_16_bit_weights_run_beside_their_stream() -> None:
     assert steps["Q8_0"][1] > 1.3 * steps["Q8_0"][0]
     rows = 511 * row_flop(arch, head=True) / arithmetic_rate(form, device, "F16")
     assert steps["F16"][3] > rows
+
+
+def test_attention_of_a_long_prompt_is_four_operations_a_pair_and_element() -> None:
+    """Two products of h x d per query and key, an addition and a multiplication each: 4 heads head_dim FLOP a pair and layer."""
+    form, arch, device = load_json("single_stream")["form"], find_model("llama-3.1-8b"), find_accelerator("rtx-4090")
+    prompt = prompt_time(form, arch, device, "Q4_K_M")
+    more = prompt(512, 100_000) - prompt(512, 50_000)
+    flop = 512 * 50_000 * 4 * arch.heads * arch.head_dim * arch.n_layers
+    assert more == pytest.approx(flop / arithmetic_rate(form, device, "Q4_K_M"), rel=0.01)

@@ -40,6 +40,12 @@ def test_states_of_a_model_are_on_its_host_once(sharding: str) -> None:
     assert parameters == pytest.approx(2 * count_parameters(DENSE).total, rel=1e-9)
 
 
+def test_two_stages_have_the_shared_table_on_the_host_twice() -> None:
+    count = count_parameters(DENSE)
+    found = on_host(DENSE, dp=4, pp=2, sharding="zero1", offload_optimizer=True)
+    assert found == pytest.approx((FP32_AND_MOMENTS + 4) * (count.total + count.embedding), rel=1e-4)
+
+
 def test_without_sharding_every_rank_has_its_own() -> None:
     whole = on_host(DENSE, dp=1, offload_optimizer=True, on="1xh100-sxm")
     assert on_host(DENSE, dp=8, offload_optimizer=True) == pytest.approx(8 * whole) and whole > 15 * count_parameters(DENSE).total

@@ -130,3 +130,13 @@ def test_a_fused_update_makes_no_temporaries(stack: str) -> None:
     """The Trainer's AdamW is one kernel from PyTorch 2.8, DeepSpeed's always; PyTorch's own default goes pass by pass."""
     assert not any(np.any(stage.updated) for stage in states(SMALL, Strategy(stack=stack)))
     assert any(np.any(stage.updated) for stage in states(SMALL, Strategy(stack="eager")))
+
+
+@pytest.mark.parametrize(("sharding", "divided"), [("none", (1, 1)), ("zero1", (1, 8)), ("zero2", (8, 8)), ("zero3", (8, 8))])
+def test_adapters_states_are_divided_as_others_are(sharding: str, divided: tuple[int, int]) -> None:
+    """Gradients from ZeRO-2 on, moments and masters from ZeRO-1 on (arXiv 1910.02054, section 5)."""
+    adapted = Strategy(dp=8, stack="deepspeed", sharding=sharding, lora_rank=16, master_weights=False)
+    parameters, b = adapter_parameters(SMALL, DEFAULT_TARGETS, 16), parameter_bytes(adapted)
+    (found,) = states(SMALL, adapted)
+    assert float(np.max(found.gradients)) == pytest.approx(parameters * b.gradient / divided[0], rel=2e-3)
+    assert float(np.max(found.optimizer)) == pytest.approx(parameters * (b.master + b.state) / divided[1], rel=2e-3)
