@@ -120,12 +120,25 @@ def _foot(answer: Answer, to: Console, parts: Sequence[Section], rows: int) -> I
     yield ""
     for title, sentences in (("Warnings", answer.warnings), ("Assumed", answer.assumed)):
         if sentences:
-            yield _text(f"{title}: {'; '.join(brief(sentences))}", "dim")
+            yield _text(f"{title}: {_some(brief(sentences), SHORT * to.width)}", "dim")
     rest = [p for p in answer.parts if p not in parts or _is_cut(p, rows)]
     more = f"{_options(rest)} --all".strip()
-    if rest or answer.assumed != brief(answer.assumed):
+    if rest or answer.assumed:
         yield _text(f"More: {more}", "dim")
     yield from _next(answer, to)
+
+
+SHORT = 2
+"""Lines of what is assumed, on a first screen."""
+
+
+def _some(sentences: Sequence[str], most: int) -> str:
+    """As many of ``sentences`` as ``most`` characters hold, and how many more there are."""
+    n = len(sentences)
+    while n > 1 and len("; ".join(sentences[:n])) > most - 30:
+        n -= 1
+    more = len(sentences) - n
+    return "; ".join([*sentences[:n], *([f"{more} more"] if more else [])])
 
 
 def _options(parts: Sequence[Section]) -> str:
@@ -163,11 +176,23 @@ def _command(command: Command, to: Console, *, inner: bool = False) -> Iterator[
     why, line = f"{command.why}:  " if command.why else "", " ".join(quoted)
     if len(why) + len(line) <= to.width - 2 * inner:
         yield Text.assemble(why, (line, "cyan"))
+        yield from _file(command)
         return
     if why:
         yield _text(why.rstrip())
-    for text in shell_lines(quoted, to.width - 2):
+    from gpuwise.serve.capacity.commands import shell_lines as lines_of
+
+    room = to.width - 2
+    for text in lines_of(line, room) if len(words) == 1 else shell_lines(quoted, room):
         yield Padding(Text(text, "cyan"), (0, 0, 0, 0 if inner else 2), expand=False)
+    yield from _file(command)
+
+
+def _file(command: Command) -> Iterator[RenderableType]:
+    """The file that a command reads."""
+    if command.file is not None:
+        yield _text(f"# {command.file[0]}", "dim")
+        yield _text(command.file[1].rstrip())
 
 
 def _part(part: Section, to: Console, rows: int | None) -> Iterator[RenderableType]:

@@ -30,11 +30,11 @@ ANSWERS: Mapping[str, Callable[[Document], Answer]] = {
     "fit": fit_answer,
     "pick": choosing.pick_answer,
     "compare": choosing.compare_answer,
+    "capacity": serving.capacity_answer,
 }
 """By the name of the question."""
 VIEWS: Mapping[str, Callable[[Document], list[str]]] = {
     "cost": choosing.cost,
-    "capacity": serving.capacity,
     "own": code.code_fit,
     "occupancy": code.occupancy,
     "simulate": lab.simulation,

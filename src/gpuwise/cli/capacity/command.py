@@ -10,9 +10,11 @@ from cyclopts import Parameter
 
 from gpuwise.cli.options import Duration, Length, Money, Whole, bits_of, given, positive_count, rate_per_s, refuse
 from gpuwise.cli.reports import check_reports, write_report
+from gpuwise.cli.shown import options_shown
 from gpuwise.errors import GpuwiseError, InputError, NoRoomError, UnknownNameError
 
 if TYPE_CHECKING:
+    from gpuwise.cli.shown import Shown
     from gpuwise.facts.models.architecture import Architecture
     from gpuwise.facts.models.convnets import ConvNet
     from gpuwise.facts.models.denoisers import Denoiser
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
     from gpuwise.serve.load.load import Load
     from gpuwise.serve.load.targets import Target
     from gpuwise.serve.passes.capacity import PassQuestion
+else:
+    Shown = options_shown("capacity")
 
 ARRIVALS = ("poisson", "gamma", "diurnal")
 OF_PASSES = ("workload", "slo", "rate", "max", "batching", "price", "provider", "context", "budget", "engine")
@@ -146,6 +150,7 @@ def capacity(
     calibrated: Annotated[bool, Parameter(negative="")] = False,
     quick: Annotated[bool, Parameter(negative="")] = False,
     html: Path | None = None,
+    shown: Shown | None = None,
     json: Annotated[bool, Parameter(negative="")] = False,
 ) -> int:
     """Which GPUs, how many, at what latency and price, to serve this load?
@@ -203,7 +208,7 @@ def capacity(
             raise InputError("--measure and --calibrated need --on", hint="name the accelerators the server runs on")
         ranked = _ranked(arch, load, targets, demand, wanted, held, within)
         if not ranked.options:
-            return _none(ranked, json=json)
+            return _none(ranked, shown, json=json)
 
         def ask(option: Option) -> Draft:
             c = option.limit.configuration.config
@@ -232,23 +237,13 @@ def capacity(
 
         bounds = Bounds(sent.seconds, sent.in_flight, sent.stall, sent.retries)
         return measure_server(answer, sent.measure, bounds, sent.requests, sent.served_model, keep=sent.save, json=json)
+    from gpuwise.pick.capacity import ranked_document
+    from gpuwise.serve.capacity.document import capacity_document
+
+    document = capacity_document(answer) | {"ranked": None if ranked is None else ranked_document(ranked)}
     if html is not None:
-        from gpuwise.cli.capacity.view import verdict
-        from gpuwise.report.capacity_page import write_capacity_page
-
-        write_report(html, lambda path: write_capacity_page(answer, verdict(answer, held.budget), path))
-    if json:
-        from gpuwise.cli.out import print_json
-        from gpuwise.pick.capacity import ranked_document
-        from gpuwise.serve.capacity.document import capacity_document
-
-        print_json(capacity_document(answer) | {"ranked": None if ranked is None else ranked_document(ranked)})
-    else:
-        from gpuwise.cli.capacity.view import show_capacity, show_ranked
-
-        if ranked is not None:
-            show_ranked(ranked)
-        show_capacity(answer, held.budget)
+        _write_page(document, held.budget, html)
+    _show(document, held.budget, shown, json=json)
     return 0 if within_budget(answer, held.budget) else 1
 
 
@@ -354,17 +349,38 @@ def _limits(constraints: Constraints) -> Limits:
     return limits
 
 
-def _none(ranked: CapacityRanking, *, json: bool) -> int:
-    """Nothing that is rented keeps the targets."""
+def _show(document: dict[str, object], budget: float | None, shown: Shown | None, *, json: bool) -> None:
+    """As JSON, or as a person reads it."""
     if json:
         from gpuwise.cli.out import print_json
-        from gpuwise.pick.capacity import ranked_document
 
-        print_json({"served": None, "ranked": ranked_document(ranked)})
+        print_json(document)
     else:
-        from gpuwise.cli.capacity.view import show_ranked
+        from gpuwise.cli.answer import show
+        from gpuwise.report.answers.serving import capacity_answer
 
-        show_ranked(ranked)
+        show(capacity_answer(document, budget), shown)
+
+
+def _write_page(document: dict[str, object], budget: float | None, path: Path) -> None:
+    """The whole answer as a page."""
+    import shlex
+
+    from gpuwise.cli.asked import asked
+    from gpuwise.files import PAGE_SUFFIXES, write_text
+    from gpuwise.report.answers.serving import capacity_answer
+    from gpuwise.report.answers.written import page_of
+
+    line = shlex.join(["gpuwise", *asked()])
+    made = page_of(capacity_answer(document, budget), "gpuwise capacity", line, asked())
+    write_report(path, lambda path: write_text(path, made, PAGE_SUFFIXES))
+
+
+def _none(ranked: CapacityRanking, shown: Shown | None, *, json: bool) -> int:
+    """Nothing that is rented keeps the targets."""
+    from gpuwise.pick.capacity import ranked_document
+
+    _show({"served": None, "ranked": ranked_document(ranked)}, None, shown, json=json)
     return 1
 
 

@@ -179,6 +179,8 @@ class Command:
     command: str = ""
     sets: Mapping[str, str] = field(default_factory=dict[str, str])
     drops: Sequence[str] = ()
+    file: tuple[str, str] | None = None
+    """The name and the text of a file that it reads."""
 
     def line(self, asked: Sequence[str]) -> list[str]:
         """Its words, from those of the question; none where that was not asked on a command line."""

@@ -39,7 +39,7 @@ def _body(value: Shown) -> list[str]:
     if isinstance(value, Simulation):
         return lab.simulation(value.to_document())
     if isinstance(value, Capacity):
-        return serving.capacity(capacity_document(value))
+        return [body(serving.capacity_answer(capacity_document(value)))]
     if isinstance(value, TrainingEstimate):
         head = {"head": f"{value.model} on {value.cluster}", "device_bytes": value.device_bytes}
         return [body(estimate_answer({**head, **cast(dict[str, Any], to_document(estimate_document(value)))}))]

@@ -1,178 +1,432 @@
-"""What a load takes: the fleet, latency against load, a simulated minute, what single changes would bring."""
+"""What a load takes: which GPUs and how many, latency against load, what is full first, what single changes would bring."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from gpuwise.facts.models.catalogue import models
-from gpuwise.report.answers.drawings import Dot, Line, around, lines, points
-from gpuwise.report.answers.values import At, cell, sentences, shown
-from gpuwise.report.page import TableCell, TableRow, heading, notes, table
-from gpuwise.text import escape
-from gpuwise.units import format_duration
+from gpuwise.report.answers.answer import (
+    Answer,
+    Block,
+    Cell,
+    Chart,
+    Column,
+    Command,
+    Figure,
+    Notes,
+    Number,
+    Phrase,
+    Points,
+    Row,
+    Section,
+    Table,
+    span,
+)
+from gpuwise.report.answers.drawings import Dot, Line, around
+from gpuwise.report.answers.parts import PARTS
+from gpuwise.report.answers.values import BASIS, At
+from gpuwise.serve.load.targets import METRICS, statistic_words
+from gpuwise.units import format_bytes, format_duration, format_number, format_usd
 
-MEASURES = (("ttft", "p95", "first token, 95th"), ("itl", "p99", "between tokens, 99th"), ("e2e", "p95", "whole answer, 95th"))
+TITLES = PARTS["capacity"]
+OTHER = "the model answers otherwise"
+WEAK_GAIN, GAIN_STEP = 0.1, 5
+"""A change by less is "as much"; gains are simulated, and rounded to so many per cent."""
+LEAST_SHARE = 0.005
+PERCENTILES = ("p50", "p90", "p95", "p99", "mean")
+
+
+def capacity_answer(document: Mapping[str, Any], budget_usd_per_hour: float | None = None) -> Answer:
+    """The answer for a load of tokens; over ``budget_usd_per_hour`` it is a no."""
+    d = At(document)
+    ranked = list(_ranked(d["ranked"])) if d["ranked"] else []
+    if "model" not in document:
+        return Answer("capacity", "Nothing that can be had keeps the targets within the limits", "no", parts=ranked)
+    served, notes = d["served"], [str(n.value) for n in d["notes"]]
+    source = d["workload"]["source"].text
+    assumed = [*([] if source in ("given", "-") else [f"load: {source}"]), *notes]
+    if not served:
+        return _missed(d, ranked, assumed)
+    fleet, load, each = served["fleet"], served["at_load"] or served["at_limit"], served["requests_per_s_of_a_copy"]
+    gpu, usd = d["on"].text.partition("x ")[2], fleet["usd_per_hour"]
+    asked = bool(d["demand"]["requests_per_s"] or d["demand"]["users"])
+    dear = budget_usd_per_hour is not None and usd and usd.number > budget_usd_per_hour
+    more = fleet["accelerators_peak"].number > d["accelerators"].number
+    paid: Phrase = (", ", usd, " an hour") if usd else ""
+    over = f", over the budget of {format_usd(budget_usd_per_hour or 0.0)} an hour" if dear else ""
+    who: Phrase = (d["demand"]["users"], " users") if d["demand"]["users"] else _requests(fleet["requests_per_s"])
+    gpus = ("the ", d["accelerators"], " asked about are not enough, ") if more else ""
+    verdict: Phrase = (
+        _named(d["model"].text),
+        " on ",
+        d["on"].text,
+        " carries ",
+        _requests(served["requests_per_s"]),
+        paid,
+        over,
+    )
+    if asked:
+        name = (_named(d["model"].text), " for ", who, " (", d["workload"]["title"].text, "): ")
+        verdict = (*name, gpus, fleet["accelerators_peak"], "x ", gpu, paid, over)
+    return Answer(
+        "capacity",
+        verdict,
+        "no" if dear else "maybe" if asked and more else "yes",
+        (_count(served, asked), served["words"].text, "; ", _within(d)),
+        list(_figures(d, served, load, each, asked)),
+        [
+            *ranked,
+            *_changes(d["changes"], first=True),
+            Section("latency", TITLES["latency"], [_latency(load), Notes([_at(load)])]),
+            Section("rates", TITLES["rates"], [*_curve(served), _rates(served["curve"])]),
+            Section("limits", TITLES["limits"], [_limits(served)]),
+            Section("fleet", TITLES["fleet"], [_fleet(fleet)]),
+            *_minute(served["timeline"]),
+            *_front(d["pareto"]),
+            Section("start", TITLES["start"], list(_commands(served["start_all"]))),
+            Section("prove", TITLES["prove"], [*_commands(served["load_tests"]), Notes([_basis(each)])]),
+        ],
+        Command("Start it", words=(served["start"]["command"].text,)) if served["start"] else None,
+        assumed=assumed,
+    )
 
 
 def _named(model: str) -> str:
-    """What the catalogue calls a model by its id; the id where it does not stand there."""
+    """What the catalogue calls a model by its id; the id where it is not in there."""
     arch = models().get(model)
     return model if arch is None else arch.name
 
 
-def capacity(document: Mapping[str, Any]) -> list[str]:
-    """A capacity as the body of a page."""
-    d = At(document)
-    served = d["served"]
-    body = [f"<h2>{escape(_named(d['model'].text))} on {escape(d['on'].text)}</h2>"]
-    if d["ranked"]:
-        body += [heading("By price"), _ranked(d["ranked"])]
-    if not served:
-        return [*body, '<p class="no">The targets are not met.</p>', *_nearest(d["nearest_miss"]), notes(sentences(d["notes"]))]
-    fleet = served["fleet"]
-    figures = (
-        ("GPUs at the peak", fleet["accelerators_peak"]),
-        ("Dollars an hour", fleet["usd_per_hour"]),
-        ("A million tokens written", fleet["usd_per_million_output_tokens"]),
-        ("Requests a second of a replica", served["requests_per_s_of_a_copy"]),
-        ("Queues grow from, requests a second", served["knee_requests_per_s_of_a_copy"]),
-        ("Average requests a second", fleet["requests_per_s"]),
+def _count(served: At, asked: bool) -> Phrase:
+    n = served["fleet"]["copies_peak"] if asked else served["copies"]
+    return "One replica: " if n.number == 1 else (n, " replicas, each ")
+
+
+def _within(d: At) -> str:
+    """The targets in words."""
+    return " and ".join(
+        f"{statistic_words(t['target'].text)} within {format_duration(t['limit_s'].number)}" for t in d["targets"]
     )
-    items = "".join(f"<div><dt>{escape(t)}</dt><dd>{shown(p).html}</dd></div>" for t, p in figures if p.value is not None)
-    body += [
-        f'<dl class="tiles">{items}</dl>',
-        f'<p class="layout">Each replica: {escape(served["words"].text)}; first gives out: '
-        f"{escape(served['saturates_first']['words'].text)}</p>",
-        f'<div class="figures">{_curve(served)}{_minute(served["timeline"])}{_front(d["pareto"])}</div>',
-        heading("The fleet"),
-        _fleet(fleet),
-        heading("As the rate of one replica rises"),
-        _rates(served["curve"]),
-    ]
-    body += [heading("One change"), _changes(d["changes"])] if d["changes"] else []
-    body += [heading("Notes"), notes(sentences(d["notes"]))] if d["notes"] else []
-    commands = "".join(_command(c) for c in (*served["start_all"], *served["load_tests"]))
-    return [*body, heading("Start it, measure it"), commands]
 
 
-def _command(place: At) -> str:
-    """A command under what it is for, with the file it reads."""
-    note, file = place["note"], place["file"]
-    words = f"# {place['for'].text}" + (f": {note.text}" if note else "")
-    text = f"{words}\n{place['command'].text}" + (f"\n# {file['name'].text}\n{file['text'].text}" if file else "")
-    return f"<pre>{escape(text)}</pre>"
+def _requests(place: At, like: At | None = None) -> Number:
+    """``4.61 requests/s``; slow ones by the minute or hour, or as ``like`` is, fast ones without a fraction."""
+    scale = (like or place).number
+
+    def words(rate: float) -> str:
+        if rate >= 1000:
+            return f"{rate:,.0f} requests/s"
+        for unit, seconds in (("s", 1.0), ("min", 60.0)):
+            if scale * seconds >= 1:
+                return f"{rate * seconds:.3g} requests/{unit}"
+        return f"{rate * 3600:.3g} requests/h"
+
+    return Number(place, words)
 
 
-def _nearest(miss: At) -> list[str]:
+def _figures(d: At, served: At, load: At, each: At, asked: bool) -> Iterator[Figure]:
+    """What they send and what a replica carries, the first word and the rest, the price."""
+    fleet = served["fleet"]
+    if asked:
+        peak, mean = fleet["peak_requests_per_s"], fleet["requests_per_s"]
+        at_peak: Phrase = ("on average, ", Number(peak, format_number), "/s at the peak") if peak.number > mean.number else ""
+        yield Figure("they send", _requests(mean), "", at_peak)
+    yield Figure("a replica carries", _requests(each), span(each, _requests(each).say))
+    if d["targets"]:
+        key = next(iter(d["targets"]))["target"].text
+        metric, _, quantile = key.rpartition("_")
+        reached = load["latency_s"][metric][quantile]
+        if reached:
+            yield Figure(f"{quantile} {METRICS[metric]}", reached, "", ("at the peak" if asked else "at that rate"))
+    user = load["output_tokens_per_s_of_a_user"]
+    if user:
+        yield Figure("each reads", user, "", "tokens a second; people read 5")
+    written = fleet["usd_per_million_output_tokens"]
+    if written:
+        yield Figure("a million written", written, span(written), "tokens")
+
+
+def _missed(d: At, ranked: list[Section], assumed: list[str]) -> Answer:
     """Why the targets are not met, and near ones that are."""
-    if not miss:
-        return []
+    miss = d["nearest_miss"]
+    alone = bool(miss) and all(t["met"].value for t in miss["alone"]["targets"])
     feasible = miss["feasible"]
-    words = [miss["why"].text, feasible["sentence"].text if feasible else ""]
-    return [f"<p>{escape(w)}</p>" for w in words if w]
+    words = [w.text for w in (miss["why"], feasible["sentence"]) if w]
+    rows = [
+        Row(
+            [
+                Cell(t["target"]),
+                Cell(_limit(d, t["target"].text)),
+                Cell(t["value_s"]),
+                Cell("kept" if t["met"].value else "missed"),
+            ]
+        )
+        for t in (miss["alone"]["targets"] if miss else ())
+    ]
+    columns = [Column("target", words=True), Column("allowed"), Column("a request alone"), Column("", words=True)]
+    title = TITLES["miss"]
+    nearest = [Section("miss", title, [Table(title, columns, rows), Notes([miss["words"].text])], first=True)] if rows else []
+    slo = ",".join(f"{t['target'].text}={1000 * t['limit_s'].number:g}ms" for t in feasible["targets"]) if feasible else ""
+    return Answer(
+        "capacity",
+        f"{_named(d['model'].text)} on {d['on'].text}: nothing here keeps {_within(d)}" + (" reliably" if alone else ""),
+        "no",
+        " ".join(words),
+        [],
+        [
+            *ranked,
+            *nearest,
+            *_changes(d["changes"], first=True, missed=True),
+            *_front(d["pareto"]),
+        ],
+        Command("With targets that are kept", sets={"slo": slo}) if slo else None,
+        assumed=assumed,
+    )
 
 
-FLEET = (
-    ("requests a second, on average", "requests_per_s"),
-    ("requests a second, at the peak", "peak_requests_per_s"),
-    ("replicas, now", "copies_now"),
-    ("replicas, at the peak", "copies_peak"),
-    ("GPUs, at the peak", "accelerators_peak"),
-    ("systems, at the peak", "systems_peak"),
-    ("GPUs, following the day", "mean_accelerators"),
-    ("dollars an hour", "usd_per_hour"),
-    ("a million tokens written", "usd_per_million_output_tokens"),
-    ("the same, following the day", "usd_per_million_output_tokens_following_the_day"),
-    ("watt-hours a million tokens written", "wh_per_million_output_tokens"),
-    ("power", "power_w"),
-)
+def _limit(d: At, key: str) -> Phrase:
+    return next((t["limit_s"] for t in d["targets"] if t["target"].text == key), "")
 
 
-def _fleet(place: At) -> str:
-    rows = [TableRow(words, [cell(place[name])]) for words, name in FLEET if place[name].value is not None]
-    price = place["price"]
-    rows += [TableRow("price of a GPU-hour", [cell(price["usd_per_gpu_hour"], small=price["provider"].text)])] if price else []
-    return table("The fleet", ["what", "value"], rows)
+def _ranked(place: At) -> Iterator[Section]:
+    """GPUs by what the load costs on them, and why others are not among them."""
+    rows = [
+        Row(
+            [
+                Cell(o["name"]),
+                Cell(o["how"]),
+                Cell(o["fleet"]["copies_peak"]),
+                Cell(o["fleet"]["accelerators_peak"]),
+                Cell(o["fleet"]["usd_per_hour"]),
+                Cell(o["fleet"]["usd_per_million_output_tokens"], span(o["fleet"]["usd_per_million_output_tokens"])),
+                Cell(o["fleet"]["wh_per_million_output_tokens"]),
+            ]
+        )
+        for o in place["options"]
+    ]
+    columns = [
+        Column("GPU", words=True),
+        Column("how", leaves=1),
+        Column("replicas"),
+        Column("GPUs"),
+        Column("an hour"),
+        Column("a million tokens"),
+        Column("Wh a million", leaves=2),
+    ]
+    notes: list[Phrase] = [f"each replica on {o['name'].text}: {o['configuration'].text}" for o in place["options"]]
+    mixed = place["mixed"]
+    if mixed:
+        kinds = " and ".join(_kind(k) for k in mixed["kinds"])
+        alone = mixed["usd_per_hour_of_one_kind"]
+        notes.append(("Two kinds together: ", kinds, ": ", mixed["usd_per_hour"], " an hour; of one kind ", alone))
+    why = [(o["name"].text, o["why"].text) for o in place["left_out"]]
+    notes += [f"{name}: {words}" for name, words in why if "allowed" in words or "budget" in words]
+    notes.append((place["simulated"], " accelerators simulated; the others do not hold the model or cost more"))
+    table = [Table(TITLES["ranked"], columns, rows)] if rows else []
+    yield Section("ranked", TITLES["ranked"], [*table, Notes(notes)], first=True)
+
+
+def _kind(k: At) -> str:
+    """``2 replicas on 2 H100 SXM5 80GB, 60 % of the requests``."""
+    n, share = k["copies"].text, 100 * k["share_of_requests"].number
+    return f"{n} replicas on {k['accelerators'].text} {k['name'].text}, {share:.0f} % of the requests"
+
+
+def _changes(place: At, *, first: bool, missed: bool = False) -> Iterator[Section]:
+    """What single changes would bring, those that matter first."""
+    rows: list[Row] = []
+    strong = [c for c in place if c["requests_per_s"].value is not None and abs(c["gain"].number) >= WEAK_GAIN]
+    weak = [c for c in place if c["requests_per_s"].value is not None and c not in strong]
+    for c in (*strong, *weak, *(c for c in place if c["requests_per_s"].value is None)):
+        carried = c["requests_per_s"]
+        model = " (another model's answers)" if c["kind"].text == OTHER else ""
+        rows.append(
+            Row(
+                [
+                    Cell((c["change"], model)),
+                    Cell(_requests(carried) if carried.number else "nothing"),
+                    Cell(Number(c["gain"], _gain) if c["gain"].value is not None and carried.number else ""),
+                    Cell(c["ttft_alone_s"] if missed else ""),
+                    Cell(c["why_not"] if c["why_not"] else ""),
+                ]
+            )
+        )
+    columns = [
+        Column("change", words=True),
+        Column("as many GPUs carry"),
+        Column("gain"),
+        Column("TTFT alone"),
+        Column("", under=True),
+    ]
+    if rows:
+        yield Section("changes", TITLES["changes"], [Table(TITLES["changes"], columns, rows)], first=first)
+
+
+def _gain(gain: float) -> str:
+    return "about as much" if abs(gain) < WEAK_GAIN else f"about {GAIN_STEP * round(100 * gain / GAIN_STEP):+d} %"
+
+
+def _latency(load: At) -> Table:
+    rows = [Row([Cell(words), *(Cell(load["latency_s"][metric][q]) for q in PERCENTILES)]) for metric, words in METRICS.items()]
+    columns = [Column("", words=True), *(Column(q, leaves={"p90": 2, "mean": 1}.get(q, 0)) for q in PERCENTILES)]
+    at: Phrase = (
+        "at ",
+        _requests(load["requests_per_s"]),
+        " a replica",
+        ", where queues grow" if load["saturated"].value else "",
+    )
+    return Table(TITLES["latency"], columns, rows, at)
+
+
+def _at(load: At) -> Phrase:
+    return ("at ", _requests(load["requests_per_s"]), " a replica", ", where queues grow" if load["saturated"].value else "")
 
 
 def _rate(value: float) -> str:
     return f"{value:.3g}" if abs(value) < 1000 else f"{value:,.0f}"
 
 
-def _curve(served: At) -> str:
+def _curve(served: At) -> Iterator[Chart]:
+    """Latency against load."""
     curve = [p for p in served["curve"] if not p["saturated"].value]
+    named = (("ttft", "p95", "first token, 95th"), ("itl", "p99", "between tokens, 99th"))
     series = [
         Line(name, [(p["requests_per_s"].number, p["latency_s"][m][q].number) for p in curve if p["latency_s"][m][q]])
-        for m, q, name in MEASURES[:2]
+        for m, q, name in named
     ]
     series = [s for s in series if len(s.points) > 1]
-    if not series:
-        return ""
-    knee = served["knee_requests_per_s_of_a_copy"].number
-    x = around("requests a second of one replica", [0.0, knee, *(a for s in series for a, _ in s.points)], _rate, zero=True)
-    y = around("latency", [b for s in series for _, b in s.points], format_duration, zero=True)
-    return lines("latency", "Latency against load", x, y, series, [(knee, "queues grow")])
+    if series:
+        knee = served["knee_requests_per_s_of_a_copy"].number
+        x = around("requests a second of one replica", [0.0, knee, *(a for s in series for a, _ in s.points)], _rate, zero=True)
+        y = around("latency", [b for s in series for _, b in s.points], format_duration, zero=True)
+        yield Chart("latency", "Latency against load", x, y, series, [(knee, "queues grow")])
 
 
-def _minute(place: At) -> str:
+SHOWN = (("ttft", "p50"), ("ttft", "p95"), ("itl", "p50"), ("itl", "p99"), ("e2e", "p95"))
+QUEUES = "*"
+"""Marks a rate at which queues grow."""
+
+
+def _rates(place: At) -> Table:
+    rows = [
+        Row(
+            [
+                Cell((Number(p["requests_per_s"], format_number), "/s", f" {QUEUES}" if p["saturated"].value else "")),
+                *(
+                    Cell(p["latency_s"][m][q])
+                    for m, q in (("ttft", "p50"), ("ttft", "p95"), ("itl", "p50"), ("itl", "p99"), ("e2e", "p95"))
+                ),
+                Cell(p["output_tokens_per_s_per_accelerator"]),
+                Cell(p["kv_fill"]),
+            ]
+        )
+        for p in place
+    ]
+    columns = [
+        Column("rate", words=True),
+        Column("TTFT p50", leaves=3),
+        Column("TTFT p95"),
+        Column("ITL p50", leaves=1),
+        Column("ITL p99"),
+        Column("whole p95", leaves=2),
+        Column("tokens/s a GPU", leaves=4),
+        Column("cache", leaves=5),
+    ]
+    below = f"{QUEUES} queues grow: a latency depends on how long one waits" if any(p["saturated"].value for p in place) else ""
+    return Table(TITLES["rates"], columns, rows, below)
+
+
+def _pairs(title: str, rows: list[tuple[str, Phrase]]) -> Table:
+    return Table(title, [Column("what", words=True), Column("value", words=True)], [Row([Cell(n), Cell(v)]) for n, v in rows])
+
+
+def _limits(served: At) -> Table:
+    """What is full first, and where the time goes."""
+    s, memory, busy = served["saturates_first"], served["memory"], served["saturates_first"]["busy"]
+    breaks = f"; {statistic_words(s['target'].text)} breaks" if s["target"] else "; queues grow"
+    shares = sorted(busy.items(), key=lambda kv: -kv[1].number)
+    items: list[Phrase] = [(name, " ", Number(p, _percent)) for name, p in shares if p.number >= LEAST_SHARE]
+    knee = served["knee_requests_per_s_of_a_copy"]
+    cache = (Number(s["kv_fill"], _percent), " full at the limit, of ", memory["kv_tokens"], " tokens (")
+    return _pairs(
+        TITLES["limits"],
+        [
+            ("first", s["words"].text + breaks),
+            ("queues grow from", (_requests(knee), " a replica")),
+            ("time goes to", [x for item in items for x in (", ", item)][1:]),
+            ("cache", (*cache, Number(memory["kv_bytes"], format_bytes), " a GPU)")),
+        ],
+    )
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f} %" if share >= 0.1 else f"{100 * share:.1f} %"
+
+
+def _fleet(f: At) -> Table:
+    """Replicas, rent, price of a million tokens, energy."""
+    mean, peak = f["requests_per_s"], f["peak_requests_per_s"]
+    gpus: Phrase = (f["accelerators_peak"], " at the peak, in ", f["systems_peak"], " systems; following the day ")
+    rows: list[tuple[str, Phrase]] = [
+        ("load", (_requests(mean), " on average, ", _requests(peak, mean), " at the peak")),
+        ("replicas", (f["copies_now"], " now, ", f["copies_peak"], " at the peak")),
+        ("GPUs", (gpus, f["mean_accelerators"])),
+    ]
+    price, written = f["price"], f["usd_per_million_output_tokens"]
+    if price and f["usd_per_hour"]:
+        day = f", {price['as_of'].text}" if price["as_of"] else ""
+        rows.append(("rent", (f["usd_per_hour"], " an hour; ", price["usd_per_gpu_hour"], " a GPU, ", price["provider"], day)))
+        rows.append(
+            ("a million tokens", (written, " written (", span(written), "), ", f["usd_per_million_tokens"], " read and written"))
+        )
+        following = f["usd_per_million_output_tokens_following_the_day"]
+        if following and f["copies_peak"].number > 1:
+            rows.append(("following the load", (following, " written, where replicas come and go by the hour")))
+    else:
+        rows.append(("rent", "no known rental offer"))
+    wh = f["wh_per_million_output_tokens"]
+    if wh and f["power_w"]:
+        rows.append(("energy", (Number(wh, "{:,.0f}".format), " Wh a million tokens written, ", f["power_w"])))
+    return _pairs(TITLES["fleet"], rows)
+
+
+def _minute(place: At) -> Iterator[Section]:
     moments = list(place)
     if len(moments) < 2:
-        return ""
+        return
     series = [
         Line(name, [(m["s"].number, m[key].number) for m in moments])
         for key, name in (("running", "decoding"), ("waiting", "waiting"))
     ]
     x = around("seconds", [m["s"].number for m in moments], _rate, zero=True)
     y = around("requests", [b for s in series for _, b in s.points], _rate, zero=True)
-    return lines("minute", "A simulated minute", x, y, series)
+    yield Section("minute", TITLES["minute"], [Chart("minute", TITLES["minute"], x, y, series)])
 
 
-def _front(place: At) -> str:
+def _front(place: At) -> Iterator[Section]:
+    """Tokens a second of a GPU against those of a user."""
     front = list(place)
     if len(front) < 2:
-        return ""
+        return
     user, gpu = "output_tokens_per_s_of_a_user", "output_tokens_per_s_per_accelerator"
     x = around("tokens a second of a user", [p[user].number for p in front], _rate, zero=True)
     y = around("tokens a second of a GPU", [p[gpu].number for p in front], _rate, zero=True)
-    dots = [
-        Dot(p[user].number, p[gpu].number, f"{p[user].text} a user, {p[gpu].text} a GPU: {p['configuration'].text}")
-        for p in front
-    ]
-    return points("front", "Throughput against interactivity", x, y, dots)
+    words = [f"{p[user].text} a user, {p[gpu].text} a GPU: {p['configuration'].text}" for p in front]
+    dots = [Dot(p[user].number, p[gpu].number, w) for p, w in zip(front, words, strict=True)]
+    rows = [Row([Cell(p[user]), Cell(p[gpu]), Cell(p["configuration"].text)]) for p in front]
+    columns = [Column("a user's tokens/s"), Column("a GPU's tokens/s"), Column("with", words=True)]
+    title = TITLES["front"]
+    yield Section("front", title, [Table(title, columns, rows), Points("front", title, x, y, dots)])
 
 
-def _rates(place: At) -> str:
-    rows = [
-        TableRow(
-            shown(p["requests_per_s"]),
-            [
-                *(cell(p["latency_s"][m][q]) for m, q, _ in MEASURES),
-                cell(p["output_tokens_per_s_per_accelerator"]),
-                cell(p["kv_fill"]),
-            ],
-        )
-        for p in place
-    ]
-    head = ["requests a second", *(name for _, _, name in MEASURES), "tokens/s of a GPU", "cache"]
-    return table("As the rate of one replica rises", head, rows)
+def _commands(place: At) -> Iterator[Block]:
+    """Commands, each with what it is for and the file it reads."""
+    for c in place:
+        why = c["for"].text + (f": {c['note'].text}" if c["note"] else "")
+        file = c["file"]
+        yield Command(why, words=(c["command"].text,), file=(file["name"].text, file["text"].text) if file else None)
 
 
-def _changes(place: At) -> str:
-    rows = [
-        TableRow(
-            c["change"].text,
-            [TableCell(c["why_not"].text, mark="words") if c["why_not"] else cell(c["requests_per_s"]), cell(c["gain"])],
-        )
-        for c in place
-    ]
-    return table("One change", ["change", "as many GPUs carry, requests/s", "gain"], rows)
-
-
-def _ranked(place: At) -> str:
-    keys = [k for k, v in place[0].items() if not isinstance(v.value, dict | list)][:6]
-    return table(
-        "By price",
-        [k.replace("_", " ") for k in keys],
-        [TableRow(r[keys[0]].text, [cell(r[k]) for k in keys[1:]]) for r in place],
-    )
+def _basis(each: At) -> str:
+    return f"Basis: {BASIS.get(each['basis'].text, '')}; latencies are simulated"

@@ -22,8 +22,9 @@ from gpuwise.report.answers.answer import (
     Table,
 )
 from gpuwise.report.answers.drawings import bar, lines, points
-from gpuwise.report.answers.values import At, button, coded, placed, shown
-from gpuwise.report.page import Markup, TableCell, TableRow, heading, table
+from gpuwise.report.answers.look import style
+from gpuwise.report.answers.values import At, button, coded, inert, placed, shown
+from gpuwise.report.page import Markup, TableCell, TableRow, heading, page, table
 from gpuwise.text import capital, escape
 
 Drawn = Stack | Chart | Points | Picture
@@ -38,6 +39,11 @@ def body(answer: Answer, asked: Sequence[str] = ()) -> str:
     for title, sentences in (("Warnings", answer.warnings), ("Assumed", answer.assumed)):
         made += [heading(title), _notes(sentences)] if sentences else []
     return "".join(made)
+
+
+def page_of(answer: Answer, title: str, lead: str, asked: Sequence[str] = ()) -> str:
+    """The answer as a page that stands alone: nothing in it asks again."""
+    return page(title, lead, [f"<style>{style()}</style>", inert(body(answer, asked))])
 
 
 def head(answer: Answer) -> str:
@@ -133,7 +139,8 @@ def _command(command: Command, asked: Sequence[str]) -> str:
         return ""
     line = " ".join(words) if command.words else shlex.join(["gpuwise", *words])
     why = f"<p>{_sentence(command.why)}</p>\n" if command.why else ""
-    return f"{why}<pre>{escape(line)}</pre>\n"
+    file = f"\n# {command.file[0]}\n{command.file[1]}" if command.file else ""
+    return f"{why}<pre>{escape(line + file)}</pre>\n"
 
 
 def _table(block: Table, ids: Iterator[int]) -> str:
