@@ -16,7 +16,7 @@ from functools import cache, lru_cache
 from gpuwise.errors import InputError, UnpredictableError
 from gpuwise.facts.hardware.accelerators import Accelerator, accelerators, with_memory
 from gpuwise.facts.hardware.boards import board_of
-from gpuwise.facts.hardware.naming import find_cluster
+from gpuwise.facts.hardware.naming import counted
 from gpuwise.facts.hardware.systems import Cluster, default_system
 from gpuwise.facts.offers.notebooks import Notebook, notebooks
 from gpuwise.facts.offers.offer import book
@@ -238,7 +238,7 @@ def forms_of(accelerator_id: str) -> tuple[str, ...]:
 def cluster_of(accelerator_id: str, n: int) -> Cluster | None:
     """``n`` of it in its usual systems; None when they do not fill equal ones, or only a guessed network joins them."""
     try:
-        cluster = find_cluster(f"{n}x{accelerator_id}")
+        cluster = counted(accelerators()[accelerator_id], n)
     except (InputError, UnpredictableError):
         return None
     system = cluster.system

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from gpuwise.errors import DataError, InputError, UnpredictableError
 from gpuwise.facts.hardware.accelerators import Accelerator, accelerators
-from gpuwise.facts.hardware.naming import find_cluster
+from gpuwise.facts.hardware.naming import counted
 from gpuwise.facts.hardware.systems import Cluster
 from gpuwise.facts.offers.offer import book, offers
 from gpuwise.facts.offers.table import Offer
@@ -52,7 +52,7 @@ def larger_hardware(
         if accelerator.memory_bytes <= least or not is_known(accelerator):
             continue
         try:
-            other = find_cluster(f"{cluster.n_accelerators}x{name}")
+            other = counted(accelerator, cluster.n_accelerators)
         except (InputError, UnpredictableError):
             continue
         price = known_price(other, today)

@@ -300,20 +300,28 @@ def times_of(
         basis,
         _whole(rows, formats, accelerator),
         work_energy_j(
-            accelerator, formats, rows.flop, rows.bytes_read + rows.bytes_written, kernel_s, _joules_at_limit(accelerator)
+            accelerator,
+            formats,
+            rows.flop,
+            rows.bytes_read + rows.bytes_written,
+            kernel_s,
+            {f: _joules_at_limit(accelerator, f) for f in LIMITED if f in formats},
         ),
     )
 
 
-@lru_cache(maxsize=64)
-def _joules_at_limit(accelerator: Accelerator) -> Mapping[str, float]:
-    """Joules of one FLOP by format at which a long run of products that fill any accelerator draws the design power: their time
+LIMITED = ("fp16", "bf16", "tf32", "fp8")
+"""Formats of products that draw the design power."""
+
+
+@lru_cache(maxsize=256)
+def _joules_at_limit(accelerator: Accelerator, form: str) -> float:
+    """Joules of one FLOP in ``form`` at which a long run of products that fill any accelerator draws the design power: their time
     has the limit in it, so they draw no more."""
     budget_w = power_budget_w(accelerator)
-    if budget_w is None:
-        return {}
-    formats = [f for f in ("fp16", "bf16", "tf32", "fp8") if f in accelerator.peak_flop_per_s]
-    return {f: budget_w * float(matmul(accelerator, f, 8192, 8192, 8192).time_s[0]) / (2.0 * 8192**3) for f in formats}
+    if budget_w is None or form not in accelerator.peak_flop_per_s:
+        return math.inf
+    return budget_w * float(matmul(accelerator, form, 8192, 8192, 8192).time_s[0]) / (2.0 * 8192**3)
 
 
 def _whole(rows: OpTable, formats: Sequence[str], accelerator: Accelerator) -> NDArray[np.bool_]:

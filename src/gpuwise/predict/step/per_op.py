@@ -269,7 +269,6 @@ FUSED_OPERANDS = 4
 _MANY = 1 << 26
 
 
-@lru_cache(maxsize=64)
 def update_seconds(accelerator: Accelerator, strategy: Strategy) -> float:
     """Seconds a parameter of the optimizer's update, as ``foreach`` kernels over large tensors."""
     width = 4.0 if strategy.master_weights else 2.0
@@ -286,17 +285,20 @@ def update_seconds(accelerator: Accelerator, strategy: Strategy) -> float:
     else:
         traffic = update_traffic_bytes(strategy, fused=False)
         signatures = [_pass("add_", tensor, 0.6 * traffic, 0.4 * traffic)]
-    times = times_of(signatures, Settings("2.13.0", (8, 0)), accelerator)
-    return float(times.time_s.sum()) / _MANY
+    return _per_parameter(accelerator, tuple(signatures))
 
 
-@lru_cache(maxsize=64)
 def accumulation_seconds(accelerator: Accelerator, strategy: Strategy) -> float:
     """Seconds a parameter that adding a micro-batch's gradient to those before it takes: two are read, one is written."""
     width = 4.0 if strategy.master_weights else 2.0
     tensor = TensorSpec((_MANY,), (1,), "fp32" if strategy.master_weights else strategy.precision)
-    times = times_of([_pass("add_", tensor, 2 * width, width)], Settings("2.13.0", (8, 0)), accelerator)
-    return float(times.time_s.sum()) / _MANY
+    return _per_parameter(accelerator, (_pass("add_", tensor, 2 * width, width),))
+
+
+@lru_cache(maxsize=256)
+def _per_parameter(accelerator: Accelerator, passes: tuple[Signature, ...]) -> float:
+    """Seconds a parameter of ``passes`` over large tensors: many strategies have the same."""
+    return float(times_of(passes, Settings("2.13.0", (8, 0)), accelerator).time_s.sum()) / _MANY
 
 
 def _pass(name: str, tensor: TensorSpec, read_bytes: float, written: float) -> Signature:

@@ -24,6 +24,7 @@ from gpuwise.workload.row_codes import Kind, Phase
 Shape = tuple[int, ...]
 WIDEST = ("fp64", "fp32", "tf32", "fp16", "bf16")
 """Formats that a sum or product of two promotes to, widest first."""
+MICRO = int(OpFlag.MICRO)
 
 
 @dataclass(slots=True, eq=False)
@@ -82,6 +83,7 @@ def laid(shape: Shape, strides: Shape, dtype: str) -> TensorSpec:
     return TensorSpec(shape, strides, dtype)
 
 
+@lru_cache(maxsize=4096)
 def _mergeable(one: TensorSpec, shape: Shape) -> bool:
     """Whether ``one`` can be seen as ``shape`` without a copy: what is merged must lie together."""
     runs: list[list[int]] = []
@@ -116,6 +118,34 @@ def _kind(name: str, kernels: int) -> Kind:
     return Kind.EMBEDDING if name.startswith("embedding") else Kind.MEMORY
 
 
+REMEMBERED = 8192
+_signatures: dict[tuple[Any, ...], Signature] = {}
+"""The latest signatures of all tapes: another micro-batch of the same layer, another optimizer or loss has many of them."""
+
+
+def _signature(
+    name: str,
+    overload: str,
+    inputs: tuple[TensorSpec, ...],
+    outputs: tuple[TensorSpec, ...],
+    attributes: tuple[tuple[str, object], ...],
+    call: dict[str, Any],
+) -> Signature:
+    """Of a call; ``call`` follows from the other arguments."""
+    key = (name, overload, inputs, outputs, attributes)
+    if (known := _signatures.get(key)) is not None:
+        return known
+    arguments = {"self": inputs[0] if inputs else None, **call}
+    read_bytes, written_bytes = bytes_of(name, arguments, inputs, outputs, ())
+    kernels = kernels_of(name, arguments, inputs, outputs, False)
+    flop, kind = flop_of(name, arguments, outputs), _kind(name, kernels)
+    made = Signature(f"aten.{name}.{overload}", kind, inputs, outputs, attributes, flop, read_bytes, written_bytes, kernels)
+    if len(_signatures) >= REMEMBERED:
+        _signatures.clear()
+    _signatures[key] = made
+    return made
+
+
 class Mark(NamedTuple):
     """How much is on a tape at one moment."""
 
@@ -129,7 +159,7 @@ class Tape:
     """Operations in program order. ``phase`` is that of what is written next; ``module`` where it is written."""
 
     def __init__(self) -> None:
-        self.phase = Phase.FORWARD
+        self.phase = int(Phase.FORWARD)
         self.modules = [""]
         self.parts = [0]
         """Of each module: which part of the model it belongs to."""
@@ -232,12 +262,10 @@ class Tape:
         at = self._known.get(objects)
         if at is None:
             at = self._known[objects] = self._signature(name, overload, [v.spec for v in inputs], outputs, call or {}, attributes)
-        results: list[Value] = []
-        for one in outputs:
-            results.append(Value(one, self._storages))
-            self._storages += 1
-        self._write(at, inputs, results)
-        return results
+        first = self._storages
+        self._storages += len(outputs)
+        self._write(at, tuple([v.storage for v in inputs]), tuple(range(first, self._storages)))
+        return [Value(one, first + i) for i, one in enumerate(outputs)]
 
     def _signature(
         self,
@@ -254,24 +282,8 @@ class Tape:
         key = (name, overload, specs, tuple(outputs), attributes)
         at = self._signatures.get(key)
         if at is None:
-            arguments = {"self": specs[0] if specs else None, **call}
-            read_bytes, written_bytes = bytes_of(name, arguments, specs, outputs, ())
-            kernels = kernels_of(name, arguments, specs, outputs, False)
-            flop = flop_of(name, arguments, outputs)
             at = self._signatures[key] = len(self._made)
-            self._made.append(
-                Signature(
-                    f"aten.{name}.{overload}",
-                    _kind(name, kernels),
-                    specs,
-                    tuple(outputs),
-                    attributes,
-                    flop,
-                    read_bytes,
-                    written_bytes,
-                    kernels,
-                )
-            )
+            self._made.append(_signature(name, overload, specs, tuple(outputs), attributes, call))
         return at
 
     def view(self, x: Value, shape: Shape, name: str = "view", *, strides: Shape | None = None) -> Value:
@@ -297,9 +309,8 @@ class Tape:
                 at = self._signatures[key] = len(self._made)
                 self._made.append(Signature(f"aten.{name}.default", Kind.HOST, (x.spec,), (layout,), (), 0.0, 0.0, 0.0, 0))
             self._known[objects] = at
-        result = Value(layout, x.storage)
-        self._write(at, [x], [result], int(OpFlag.MICRO))
-        return result
+        self._write(at, (x.storage,), (x.storage,), MICRO)
+        return Value(layout, x.storage)
 
     def transposed(self, x: Value, a: int, b: int, name: str = "transpose") -> Value:
         """Two dimensions exchanged."""
@@ -314,15 +325,15 @@ class Tape:
         shape[a], shape[b], strides[a], strides[b] = shape[b], shape[a], strides[b], strides[a]
         return self.alias(x, tuple(shape), name, tuple(strides))
 
-    def _write(self, at: int, inputs: Sequence[Value], outputs: Sequence[Value], flag: int = 0) -> None:
-        self._ops.append((at, int(self.phase), self.module, flag))
-        self._flow.append((tuple([v.storage for v in inputs]), tuple([v.storage for v in outputs])))
+    def _write(self, at: int, reads: tuple[int, ...], writes: tuple[int, ...], flag: int = 0) -> None:
+        self._ops.append((at, self.phase, self.module, flag))
+        self._flow.append((reads, writes))
 
     # --- differentiation ---
 
     def note(self, inputs: Sequence[Value], outputs: Sequence[Value], gradients: Gradients, saves: str = "") -> None:
         """A node for the operation just written, where an input needs a gradient."""
-        if self.phase != Phase.FORWARD or True not in [v.needs_grad for v in inputs]:
+        if self.phase != int(Phase.FORWARD) or True not in [v.needs_grad for v in inputs]:
             return
         node = Node(tuple(inputs), gradients, self.module, len(self._ops) - 1, saves, list(outputs))
         for one in outputs:
@@ -332,7 +343,7 @@ class Tape:
     def backward(self, loss: Value, borders: Sequence[int] = ()) -> list[Mark]:
         """Write the backward of everything ``loss`` depends on. For each of ``borders``, operations of the forward from the
         last to the first: what is on the tape when the backward comes to an operation before it."""
-        self.phase = Phase.BACKWARD
+        self.phase = int(Phase.BACKWARD)
         marks: list[Mark] = []
         gradient_of: dict[int, Value] = {id(loss): self.run("ones_like", [loss], [loss.spec])[0]}
         for node in reversed(self.nodes):
@@ -464,6 +475,9 @@ def _copied(t: Tape, x: Value, dtype: str) -> Value:
 
 def each(t: Tape, name: str, inputs: Sequence[Value], dtype: str | None = None, overload: str = "Tensor") -> Value:
     """An elementwise operation whose backward is written by its caller."""
+    one = inputs[0].spec
+    if dtype in (None, one.dtype) and 0 not in one.stride and all(v.spec is one for v in inputs):
+        return t.run(name, inputs, [one], overload=overload)[0]
     shape = broadcast(*(v.shape for v in inputs))
     layout = next((v.spec.stride for v in inputs if v.shape == shape and 0 not in v.spec.stride), strides_of(shape))
     return t.run(name, inputs, [laid(shape, layout, dtype or promoted(*[v.dtype for v in inputs]))], overload=overload)[0]
