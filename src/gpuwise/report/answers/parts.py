@@ -45,6 +45,9 @@ PARTS: Mapping[str, Mapping[str, str]] = {
         "prove": "Prove it",
     },
     "fit": {
+        "formats": "Formats of weights, and what each costs",
+        "speeds": "How fast, by tokens of context",
+        "start": "What starts it",
         "ways": "What makes it fit",
         "memory": "What fills the memory",
         "step": "Where the time of a step goes",

@@ -1,0 +1,166 @@
+"""A model on one's own device: which format fits, how fast it writes, how long a context, what starts it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from gpuwise.report.answers.answer import (
+    Answer,
+    Cell,
+    Column,
+    Command,
+    Figure,
+    Number,
+    Phrase,
+    Row,
+    Section,
+    Stack,
+    Table,
+    span,
+)
+from gpuwise.report.answers.drawings import Part
+from gpuwise.report.answers.parts import PARTS
+from gpuwise.report.answers.values import At
+
+TITLES = PARTS["fit"]
+
+
+def run_answer(document: Mapping[str, Any]) -> Answer:
+    """The answer of ``fit --for run``."""
+    d = At(document)
+    fits, offload, names = bool(d["fits"].value), d["offload"], f"{d['model']['name'].text} on {d['cluster']['label'].text}"
+    verdict: Phrase = f"{names}: does not fit"
+    if fits:
+        verdict = (names, ": runs in ", d["weights"], ", ", _at(d, "context")["tokens_per_s"].expected, " tokens/s")
+    elif offload:
+        verdict = (names, ": fits only with a part of it in RAM, ", offload["tokens_per_s"].expected, " tokens/s")
+    return Answer(
+        "fit",
+        verdict,
+        "yes" if fits else "maybe" if offload else "no",
+        (
+            d["model"]["parameters"],
+            " parameters, ",
+            d["model"]["active_parameters"],
+            " active; ",
+            d["context"],
+            " tokens of context",
+        ),
+        _fitting(d) if fits else _part_in_ram(d),
+        [
+            Section("formats", TITLES["formats"], [_formats(d)], first=True),
+            *([Section("speeds", TITLES["speeds"], [_speeds(d)], first=True)] if d["speeds"] else []),
+            *([Section("memory", TITLES["memory"], [_memory(d)], first=True)] if fits else []),
+            Section(
+                "start", TITLES["start"], [Command(c["name"].text, [str(w.value) for w in c["words"]]) for c in d["commands"]]
+            ),
+        ],
+        _next(d),
+        assumed=[str(s.value) for s in d["assumed"]],
+    )
+
+
+def _tokens(place: At) -> Number:
+    """A length in tokens, written out."""
+    return Number(place, lambda n: f"{n:,.0f}")
+
+
+def _at(d: At, name: str) -> At:
+    """The speed at the context that ``name`` has."""
+    return next((s for s in d["speeds"] if s["context"].value == d[name].value), d["speeds"][0])
+
+
+def _fitting(d: At) -> list[Figure]:
+    speed = _at(d, "context")
+    rate, prompt, first = speed["tokens_per_s"], speed["prompt_tokens_per_s"], speed["first_token_s"]
+    figures = [
+        Figure("writes", (rate, " tokens/s"), span(rate), ("with ", speed["context"], " tokens of context")),
+        Figure("memory", d["memory_bytes"], "", ("of ", d["device_bytes"], " that a program can have")),
+    ]
+    if prompt:
+        figures.insert(
+            1, Figure("reads", (prompt, " tokens/s"), span(prompt), ("first token of that many after ", first.expected))
+        )
+    longest: Phrase = ("up to ", _tokens(d["longest_context"]), " tokens")
+    more: Phrase = ""
+    if d["longest_context_q8_cache"].number > d["longest_context"].number:
+        more = ("with --cache-type-k/v q8_0 up to ", _tokens(d["longest_context_q8_cache"]))
+    users: Phrase = (d["users"], " conversations of ", d["context"], " fit together") if d["users"].number > 1 else ""
+    return [*figures, Figure("context", longest, users, more)]
+
+
+def _part_in_ram(d: At) -> list[Figure]:
+    smallest, o = d["formats"][len(d["formats"].value) - 1], d["offload"]
+    needs = Figure("needs", smallest["memory_bytes"], "", ("in ", smallest["weights"], ", the device has ", d["device_bytes"]))
+    if not o:
+        return [needs]
+    rate = o["tokens_per_s"]
+    experts = o["host_expert_layers"]
+    where: Phrase = ("experts of ", experts, " layers") if experts.number else (o["device_layers"], " layers stay on the device")
+    return [
+        needs,
+        Figure("in RAM", o["host_bytes"], where, ("in ", o["weights"])),
+        Figure("writes", (rate, " tokens/s"), span(rate), "from the speeds of both; runs with a part in RAM were not fitted"),
+    ]
+
+
+def _formats(d: At) -> Table:
+    columns = [
+        Column("format", words=True),
+        Column("bits", leaves=1),
+        Column("loss", words=True),
+        Column("memory"),
+        Column("fits"),
+        Column("tokens/s"),
+        Column("longest context"),
+    ]
+    rows = [
+        Row(
+            [
+                Cell(f["weights"], mark="best" if f["weights"].value == d["weights"].value else ""),
+                Cell(f["bits"]),
+                Cell(f["loss"]),
+                Cell(f["memory_bytes"]),
+                Cell(f["fits"], mark="good" if f["fits"].value else "bad"),
+                Cell(f["tokens_per_s"], span(f["tokens_per_s"])) if f["fits"].value else Cell("-"),
+                Cell(_tokens(f["longest_context"])) if f["longest_context"].value else Cell("-"),
+            ]
+        )
+        for f in d["formats"]
+    ]
+    best = next((i for i, f in enumerate(d["formats"]) if f["weights"].value == d["weights"].value), len(rows))
+    first = max(min(best - 1, len(rows) - 5), 0)  # the first screen has five: those around the best, or the smallest
+    return Table(TITLES["formats"], columns, rows[first:] + rows[:first] if first else rows)
+
+
+def _speeds(d: At) -> Table:
+    columns = [Column("tokens of context"), Column("writes, tokens/s"), Column("reads, tokens/s"), Column("first token after")]
+    rows = [
+        Row(
+            [
+                Cell(_tokens(s["context"])),
+                Cell(s["tokens_per_s"], span(s["tokens_per_s"])),
+                Cell(s["prompt_tokens_per_s"], span(s["prompt_tokens_per_s"])),
+                Cell(s["first_token_s"], span(s["first_token_s"])),
+            ]
+        )
+        for s in d["speeds"]
+    ]
+    return Table(TITLES["speeds"], columns, rows)
+
+
+def _memory(d: At) -> Stack:
+    parts = [Part(n, p) for n, p in d["memory_parts_bytes"].items() if p.number]
+    return Stack("memory", TITLES["memory"], parts, d["memory_bytes"], d["device_bytes"], d["headroom_bytes"])
+
+
+def _next(d: At) -> Command | None:
+    """What starts it; where nothing does, which devices are there for it."""
+    for c in d["commands"]:
+        return Command(f"Start it with {c['name'].text}", [str(w.value) for w in c["words"]])
+    words = ["gpuwise", "pick", "--for", "infer", "--model", d["model"]["id"].text]
+    return Command("Which devices run it", words)
+
+
+__all__ = ["run_answer"]

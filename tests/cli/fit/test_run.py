@@ -1,0 +1,69 @@
+"""``fit --for run`` on a terminal: the verdict, the numbers, what starts it."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from tests.ui.test_views import at
+
+from gpuwise.cli.answer import LINES, text
+from gpuwise.report.answers.answer import shows
+from gpuwise.report.answers.running import run_answer
+
+RUNS = (
+    "llama-3.1-8b --on 3060",
+    "qwen3.6-35b-a3b --on 3090 --context 65536",
+    "llama-3.3-70b --on 4090",
+    "qwen3-30b-a3b --on 3060 --weights Q8_0",
+    "gemma-4-e2b --on 'M3 Max 64GB'",
+    "llama-3.1-8b --on h100-sxm --weights F16",
+)
+
+
+@pytest.mark.parametrize("question", RUNS)
+def test_a_screen_has_the_numbers_of_the_document(question: str, gpuwise: Callable[..., Any]) -> None:
+    words = ["fit", *shlex.split(question), "--for", "run"]
+    ran = gpuwise(*words, "--json")
+    document = json.loads(ran.out.splitlines()[-1])
+    assert ran.code == (0 if document["fits"] else 1)
+    answer = run_answer(document)
+    lines = text(answer).splitlines()
+    assert len(lines) <= LINES and max(map(len, text(answer, None).splitlines())) <= 80
+    for place in shows(answer):
+        assert place.value is None or place.value == at(document, place.pointer), place.pointer
+    command = text(answer).rpartition("llama-server")[2].replace("\\\n", " ")
+    assert shlex.split("llama-server" + command) == document["commands"][0]["words"]
+
+
+def test_the_verdict_comes_first(gpuwise: Callable[..., Any]) -> None:
+    out = gpuwise("fit", "llama-3.1-8b", "--on", "3060", "--for", "run").out
+    assert out.splitlines()[0].startswith("Llama 3.1 8B on 1x RTX 3060 12GB: runs in Q8_0, ")
+    assert "longest context" in out and "3060 is read as RTX 3060 12GB" in out
+    partly = gpuwise("fit", "llama-3.3-70b", "--on", "4090", "--for", "run")
+    assert partly.code == 1 and "only with a part of it in RAM" in partly.out
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--for", "run", "--lora"), "options of a training with --for run"),
+        (("--for", "run", "--recompute", "full"), "options of a training with --for run"),
+        (("--for", "run", "--weights", "Q9_K"), "unknown weight format"),
+        (("--for", "run", "--context", "200k"), "takes up to 131,072 tokens"),
+        (("--context", "8k"), "--context and --weights are for running"),
+        (("--for", "fun"), "--for"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(words: tuple[str, ...], message: str, gpuwise: Callable[..., Any]) -> None:
+    ran = gpuwise("fit", "llama-3.1-8b", "--on", "4090", *words)
+    assert ran.code == 2 and message in ran.err and ran.out == ""
+
+
+def test_for_finetune_is_adapters(gpuwise: Callable[..., Any]) -> None:
+    short = gpuwise("fit", "gpt2", "--on", "4090", "--for", "finetune", "--json")
+    long = gpuwise("fit", "gpt2", "--on", "4090", "--lora", "--json")
+    assert short.out == long.out
