@@ -225,7 +225,7 @@ def make_goal(arch: Architecture, cluster: Cluster, wishes: Wishes, *, fine_tuni
     check_trainable(arch, base_in_4_bits=wishes.quantized_base)
     cluster = with_host_memory(cluster, wishes.host_memory_bytes)
     tuning = wishes.fine_tuning if fine_tuning is None else fine_tuning
-    assumed = [cluster.assumption] if cluster.assumption else []
+    assumed = [words for words in (arch.assumption, cluster.assumption) if words]
     seq_len = wishes.seq_len
     if seq_len is None:
         seq_len, why = default_seq_len(arch, fine_tuning=tuning)

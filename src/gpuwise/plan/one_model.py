@@ -169,7 +169,7 @@ def _gpu_decode(target: Cluster, arch: Architecture, form: str, context: int, ba
             raise served.error or UnpredictableError(f"{form} weights are not predicted on {a.name} with a batch of {batch:,}")
         needs, has = n * served.memory.total, n * served.memory.most
         short = f"needs {format_bytes(needs)}, has {format_bytes(has)}"
-        return ModelRow(target.label, a.id, "gpu", None, None, "does not fit", needs, has, notes=(*_assumed(target), short))
+        return ModelRow(target.label, a.id, "gpu", None, None, "does not fit", needs, has, notes=(*_assumed(target, arch), short))
     replica = served.replica
     needs, has = replica.ranks * served.memory.total, replica.ranks * served.memory.most
     together = replica.ranks if isinstance(replica, EngineReplica) else 1
@@ -179,14 +179,14 @@ def _gpu_decode(target: Cluster, arch: Architecture, form: str, context: int, ba
     bound = "memory" if reading > 0.5 * served.step.expected else "software" if batch == 1 else "mixed"
     first = replica.first_token(context) if isinstance(replica, EngineReplica) else None
     said = () if first is None else (f"first token of a prompt of {context:,} tokens after {format_duration(first.expected)}",)
-    notes = (*_assumed(target), *_how(replica, form, why), *replica.notes, *said)
+    notes = (*_assumed(target, arch), *_how(replica, form, why), *replica.notes, *said)
     rate = served.tokens_per_s(batch)
     return ModelRow(target.label, a.id, "gpu", served.step, rate, bound, needs, has, notes=notes, first_token_s=first)
 
 
-def _assumed(target: Cluster) -> tuple[str, ...]:
-    """Which part was taken for a name that means several."""
-    return (target.assumption,) if target.assumption else ()
+def _assumed(target: Cluster, arch: Architecture) -> tuple[str, ...]:
+    """Which part was taken for a name that means several, which model for a name near one."""
+    return tuple(filter(None, (arch.assumption, target.assumption)))
 
 
 def _how(replica: Replica, form: str, why: str) -> tuple[str, ...]:
@@ -218,12 +218,12 @@ def _gpu_train(target: Cluster, arch: Architecture, wishes: Wishes, today: datet
         assert plan.smallest is not None
         needs = plan.smallest.needed_bytes.expected
         return ModelRow(
-            target.label, a.id, "gpu", None, None, "does not fit", needs, plan.smallest.device_bytes, notes=_assumed(target)
+            target.label, a.id, "gpu", None, None, "does not fit", needs, plan.smallest.device_bytes, notes=_assumed(target, arch)
         )
     best = plan.best
     part, share = best.estimate.bottleneck()
     notes = (
-        *_assumed(target),
+        *_assumed(target, arch),
         f"{best.estimate.strategy.precision}, MFU {100 * best.estimate.mfu.expected:.0f} %",
     )
     return ModelRow(

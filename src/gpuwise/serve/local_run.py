@@ -309,8 +309,7 @@ def commands(run: LocalRun) -> Iterator[tuple[str, list[str]]]:
 
 
 def _assumed(run: LocalRun) -> Iterator[str]:
-    if run.cluster.assumption:
-        yield run.cluster.assumption
+    yield from filter(None, (run.arch.assumption, run.cluster.assumption))
     yield "a recent llama.cpp with flash attention, one conversation at a time, a 16-bit cache"
     if run.offload is not None:
         p = run.offload.processor

@@ -304,3 +304,27 @@ def test_whole_numbers_of_parts_without_a_limit_of_their_own_are_checked(value: 
     assert arch.moe is not None
     with pytest.raises(FieldError, match="top_groups"):
         check_architecture(replace(arch, moe=replace(arch.moe, top_groups=value)))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("name", "model"),
+    [
+        ("llama-3.1-8b-instruct-abliterated", "llama-3.1-8b"),
+        ("DeepHermes-3-Llama-3-8B", "llama-3-8b"),
+        ("someone/Qwen3.6-27B-FP8-dynamic", "qwen3.6-27b"),
+        ("gemma3:27b-it-qat", "gemma-3-27b"),
+    ],
+)
+def test_a_fine_tune_is_read_as_its_base_and_says_so(name: str, model: str) -> None:
+    arch = find_model(name)
+    assert arch.id == model and f"{name} is read as a fine-tune of" in arch.assumption
+    assert find_model(model).assumption == ""
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["Qwen3.6-35B-A3B-REAP", "Qwen4-7B", "Qwen3-VL-8B", "Qwen3-8B-Embedding", "llava-llama-3-8b", "my-70b", "llama-3.1-9b-x"],
+)
+def test_a_name_whose_model_has_other_sizes_is_not_read_as_a_base(name: str) -> None:
+    with pytest.raises(UnknownNameError):
+        find_model(name)

@@ -272,6 +272,10 @@ WITHOUT_PATTERN = ("moe",)
 """Parts that models without a pattern may have too."""
 
 
+READ_AS = "is read as"
+"""In the note of a model whose name is near one of the catalogue."""
+
+
 def spelled_out(pattern: str) -> str:
     """``pattern`` with each ``3x(M- *-)`` written three times."""
     return re.sub(r"(\d+)x\(([^()]*)\)", lambda found: " ".join([found[2]] * int(found[1])), pattern)
@@ -407,6 +411,11 @@ class Architecture:
     """Other names, Hugging Face ids among them."""
     notes: tuple[str, ...] = ()
     """What the reader assumed or left out."""
+
+    @property
+    def assumption(self) -> str:
+        """What its name was taken for; empty where that was clear."""
+        return next((note for note in self.notes if READ_AS in note), "")
 
     @property
     def pooler(self) -> bool:

@@ -17,10 +17,11 @@ from typing import Any, cast
 
 from gpuwise.errors import DataError, FieldError, InputError, UnknownNameError
 from gpuwise.facts.loading import shipped_text
-from gpuwise.facts.models.architecture import PARTS, Architecture, Extra, Mla, spelled_out
+from gpuwise.facts.models.architecture import PARTS, READ_AS, Architecture, Extra, Mla, spelled_out
 from gpuwise.facts.models.checks import check_architecture
-from gpuwise.facts.models.names import NameTable, resolve_model_name
+from gpuwise.facts.models.names import NameTable, base_in_name, resolve_model_name
 from gpuwise.facts.models.stored import format_in_name
+from gpuwise.facts.models.unmodelled import refuse_unmodelled
 
 CATALOGUE_FILES = ("models_llama.toml", "models_gpt.toml", "models_moe.toml", "models_encoders.toml", "models_hybrid.toml")
 _FIELDS = frozenset(f.name for f in fields(Architecture)) - {"id", "family", "extras", "extra_parameters", "stored_format"}
@@ -92,10 +93,24 @@ def find_model(text: str) -> Architecture:
     if text and not any(c.isalpha() for c in text):
         # a version without a name: 1,5 is no Phi
         raise UnknownNameError("model", text, (), hint="name one, like llama-3.1-8b; `gpuwise models` lists all")
-    arch = _by_id(text) or _by_letters(text) or models()[resolve_model_name(text, _names())]
+    arch = _by_id(text) or _by_letters(text) or _named(text)
     form = format_in_name(text)
     published = form in (None, arch.published_weights, arch.published_experts)
     return arch if published or text.lower() in _names().exact else replace(arch, stored_format=form)
+
+
+def _named(text: str) -> Architecture:
+    """The model that a name means, or the one that a name of a fine-tune has in it, with a note. Raises UnknownNameError,
+    AmbiguousNameError."""
+    try:
+        return models()[resolve_model_name(text, _names())]
+    except UnknownNameError:
+        refuse_unmodelled(text)
+        base = base_in_name(text, _names())
+        if base is None:
+            raise
+        arch = models()[base]
+        return replace(arch, notes=(f"{text.strip()[:80]} {READ_AS} a fine-tune of {arch.name}", *arch.notes))
 
 
 def _by_letters(text: str) -> Architecture | None:

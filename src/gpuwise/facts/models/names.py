@@ -145,6 +145,63 @@ def resolve_model_name(name: str, table: NameTable) -> str:
     raise error if error.nearest else UnknownNameError("model", name[:80], (), hint=_HINT)
 
 
+_OTHER = frozenset(
+    {
+        "asr",
+        "audio",
+        "depth",
+        "distill",
+        "draft",
+        "eagle",
+        "embed",
+        "embedding",
+        "frankenmerge",
+        "layers",
+        "lite",
+        "llava",
+        "medusa",
+        "merged",
+        "mini",
+        "moe",
+        "multimodal",
+        "nano",
+        "ocr",
+        "omni",
+        "prune",
+        "pruned",
+        "reap",
+        "rerank",
+        "reranker",
+        "reward",
+        "sparse",
+        "tiny",
+        "tts",
+        "upscaled",
+        "vision",
+        "vl",
+    }
+)
+"""Words of a name whose model has other sizes than the model it is made of."""
+
+
+def base_in_name(name: str, table: NameTable) -> str | None:
+    """The one catalogue model whose name with a size stands in ``name`` among other words, as that of a fine-tune does
+    (``Llama-3.1-8B-Lexi-Uncensored``); None where there is none, or where a word says that sizes differ."""
+    best: dict[str, int] = {}
+    for query in {_plain(name_tokens(name, dotted=dotted)) for dotted in (True, False)}:
+        for tokens, ids in table.levels[1].items():
+            n = len(tokens)
+            at = next((i for i in range(len(query) - n + 1) if query[i : i + n] == tokens), None)
+            if at is None or len(ids) != 1 or n < 2 or not any(_SIZE.fullmatch(t) for t in tokens):
+                continue
+            rest = (*query[:at], *query[at + n :])
+            if _OTHER.isdisjoint(rest) and not any(_SIZE.fullmatch(t) for t in rest):
+                (one,) = ids
+                best[one] = max(best.get(one, 0), n)
+    longest = [one for one, n in best.items() if n == max(best.values())]
+    return longest[0] if len(longest) == 1 else None
+
+
 def _refuse_hardware(name: str) -> None:
     """Raises InputError where a GPU or a system stands in the place of a model."""
     try:

@@ -363,7 +363,7 @@ def _closed(demand: Demand, fleet: Fleet) -> ClosedLoop | None:
 
 def _notes(question: Question, served: Recommendation | None) -> tuple[str, ...]:
     cluster, load, demand = question.cluster, question.load, question.demand
-    said = [cluster.assumption] if cluster.assumption else []
+    said = [words for words in (question.arch.assumption, cluster.assumption) if words]
     if isinstance(load.source, Workload):
         said += [load.source.note] if load.source.note else []
         cut = load.cut_share()
