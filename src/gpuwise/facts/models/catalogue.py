@@ -70,8 +70,9 @@ def _names() -> NameTable:
 
 
 def find_model(text: str) -> Architecture:
-    """The model a person means: a catalogue name in any usual spelling, a Hugging Face ``config.json`` or a
-    folder with one, or dimensions (``layers=32,hidden=4096,heads=32,...``).
+    """The model a person means: a catalogue name in any usual spelling, a GGUF file, a Hugging Face ``config.json``, a folder
+    with one of them, a name in a store of this machine (Hugging Face's cache, Ollama, LM Studio), or dimensions
+    (``layers=32,hidden=4096,heads=32,...``).
 
     Raises UnknownNameError, AmbiguousNameError, or FieldError for a file or dimensions that are wrong.
     """
@@ -80,16 +81,14 @@ def find_model(text: str) -> Architecture:
         from gpuwise.facts.models.dimensions import parse_dimensions
 
         return parse_dimensions(text)
-    gguf = _gguf_path(text)
-    if gguf is not None:
-        from gpuwise.facts.models.gguf_model import architecture_of_gguf
+    if (arch := _in_files(text)) is not None:
+        return arch
+    if ("/" in text or ":" in text) and len(text) < 400:
+        from gpuwise.facts.models.stores import find_stored
 
-        return architecture_of_gguf(gguf, models().values())
-    config = _config_path(text)
-    if config is not None:
-        from gpuwise.facts.models.configs import read_model_config
-
-        return read_model_config(config)
+        stored = find_stored(text)
+        if stored is not None and (arch := _in_files(str(stored), name=text)) is not None:
+            return arch
     if text and not any(c.isalpha() for c in text):
         # a version without a name: 1,5 is no Phi
         raise UnknownNameError("model", text, (), hint="name one, like llama-3.1-8b; `gpuwise models` lists all")
@@ -97,6 +96,28 @@ def find_model(text: str) -> Architecture:
     form = format_in_name(text)
     published = form in (None, arch.published_weights, arch.published_experts)
     return arch if published or text.lower() in _names().exact else replace(arch, stored_format=form)
+
+
+def _in_files(text: str, *, name: str = "") -> Architecture | None:
+    """The model in the file or folder ``text``, called ``name``; None where it is to be read as a name."""
+    if "models--" in text:
+        from gpuwise.facts.models.stores import hub_folder
+
+        if (snapshot := hub_folder(Path(text).expanduser())) is not None:
+            org, _, model = Path(text).name.removeprefix("models--").partition("--")
+            return _in_files(str(snapshot), name=f"{org}/{model}")
+    gguf = _gguf_path(text, blob=bool(name))
+    if gguf is not None:
+        from gpuwise.facts.models.gguf_model import architecture_of_gguf
+
+        return architecture_of_gguf(gguf, models().values(), name=name)
+    config = _config_path(text)
+    if config is None:
+        return None
+    from gpuwise.facts.models.configs import read_model_config
+
+    arch = read_model_config(config)
+    return replace(arch, id=name, name=name) if name else arch
 
 
 def _named(text: str) -> Architecture:
@@ -123,13 +144,14 @@ def _is_path(text: str) -> bool:
     return text.endswith(".json") or text.startswith((".", "/", "~"))
 
 
-def _gguf_path(text: str) -> Path | None:
-    """The GGUF file ``text`` points at: itself, or the only one (or its first part) in a folder; None where there is none."""
+def _gguf_path(text: str, *, blob: bool = False) -> Path | None:
+    """The GGUF file ``text`` points at: itself (a ``blob`` has no ending), or the only one (or its first part) in a folder; None
+    where there is none."""
     if not text or len(text) > 4096 or "\x00" in text:
         return None
     try:
         path = Path(text).expanduser()
-        if text.lower().endswith(".gguf"):
+        if text.lower().endswith(".gguf") or (blob and path.is_file() and path.suffix != ".json"):
             return path if path.exists() or len(path.parts) > 1 else None
         if not path.is_dir() or (path / "config.json").exists():
             return None

@@ -24,8 +24,9 @@ _TOWERS = ("v.", "a.", "mm.", "resampler.")
 """How names of tensors of vision and audio towers begin (llama.cpp tools/mtmd), in files that are no language model."""
 
 
-def architecture_of_gguf(path: Path, known: Iterable[Architecture]) -> Architecture:
-    """The architecture of the language model in ``path``, beside the ``known`` ones. Raises FileError, FieldError."""
+def architecture_of_gguf(path: Path, known: Iterable[Architecture], *, name: str = "") -> Architecture:
+    """The architecture of the language model in ``path``, beside the ``known`` ones, called ``name`` or as the file. Raises
+    FileError, FieldError."""
     header = read_header(path)
     kind = str(header.metadata.get("general.architecture", ""))
     if kind in ("clip", "") or all(t.name.startswith(_TOWERS) for t in header.tensors):
@@ -39,7 +40,7 @@ def architecture_of_gguf(path: Path, known: Iterable[Architecture]) -> Architect
     base = min(alike, key=lambda a: (a.max_seq_len != read.most("context_length"), a.vocab != read.vocab), default=None)
     arch = _generic(read, own) if base is None else base
     how = f"read by its tensors: {kind} is not in the catalogue" if base is None else f"its tensors are those of {base.name}"
-    name = path.stem
+    name = name or path.stem
     return replace(
         arch,
         id=name[:200] if base is None else base.id,
