@@ -58,6 +58,10 @@ BLOCKS = [str(n) for n in range(32, 1025, 32)]
 """Steps of the sliders of the lab."""
 
 
+_BRIEF = re.compile(r'<p class="(?:yes|no)">.*?</p>|<dl class="tiles">.*?</dl>\n', re.DOTALL)
+"""Of an answer about one's own code: whether it fits, and the figures."""
+
+
 def body_of(name: str, code: int, words: list[str], document: Document) -> dict[str, Any]:
     """What a page is sent: a command's exit code and document, the command line that prints it, and what the page shows of it."""
     body = {"code": code, "command": line_of(words), "document": document}
@@ -73,7 +77,7 @@ def shown(name: str, document: Document, asked: Sequence[str] = ()) -> dict[str,
     """What a page needs of an answer beside the document."""
     body = view(name, document, asked)
     made: dict[str, Any] = {"html": body}
-    made["brief"] = ""
+    made["brief"] = "".join(_BRIEF.findall(body))
     if name in ANSWERS:
         answer = ANSWERS[name](document)
         made["brief"] = (head(answer) + part_of(answer, "memory", "step")).replace('id="', 'id="last-')

@@ -22,7 +22,7 @@ def fit(
     model: Annotated[str, Parameter(metavar="MODEL")],
     *arguments: str,
     on: Annotated[str, Parameter(metavar="GPUS")],
-    purpose: Annotated[Literal["train", "finetune", "run"], Parameter(name="--for")] = "train",
+    purpose: Annotated[Literal["train", "finetune", "run"], Parameter(name="--for", metavar="train|finetune|run")] = "train",
     context: Annotated[Length | None, Parameter(show_default="8192, or the model's", metavar="TOKENS")] = None,
     weights: Annotated[str | None, Parameter(show_default="the best that fits", metavar="FORMAT")] = None,
     training: Training = LEFT_OPEN,

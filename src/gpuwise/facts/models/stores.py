@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import cast
 
 from gpuwise.errors import InputError
-from gpuwise.files import MIB, read_json
+from gpuwise.files import MIB, read_json, read_text
 
 _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 _OLLAMA_NAME = re.compile(r"(?:([\w.-]+)/)?([\w.-]+)(?::([\w.-]+))?")
@@ -37,10 +37,8 @@ def hub_folder(path: Path) -> Path | None:
     snapshots = path / "snapshots"
     if not path.name.startswith("models--") or not snapshots.is_dir():
         return None
-    try:
-        named = (path / "refs" / "main").read_text("utf-8", "replace").strip()[:200]
-    except OSError:
-        named = ""
+    main_ref = path / "refs" / "main"
+    named = read_text(main_ref, most=MIB, hint="fetch the model again").strip() if main_ref.is_file() else ""
     main = snapshots / named if re.fullmatch(r"[0-9a-f]{7,64}", named) else None
     if main is not None and main.is_dir():
         return main
