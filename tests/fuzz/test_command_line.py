@@ -147,6 +147,7 @@ BASES = {
     "cost serve": ("gpt2", "--on", "4090"),
     "prices": ("4090",),
     "gpus": (),
+    "cpus": (),
     "models": (),
     "op": ("matmul", "64", "64", "64", "--on", "4090"),
     "memory": ("/no/such/file",),

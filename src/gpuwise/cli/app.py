@@ -59,6 +59,7 @@ COMMANDS: tuple[tuple[str, str, str], ...] = (
     ("models", "gpuwise.cli.models:models", "The catalogue of model architectures."),
     ("prices", "gpuwise.cli.prices.command:prices", "What does an accelerator cost per hour, where, and how old is that price?"),
     ("gpus", "gpuwise.cli.gpus:gpus", "The catalogue of accelerators, with the source of every figure."),
+    ("cpus", "gpuwise.cli.cpus:cpus", "The catalogue of processors (CPUs), with their memory."),
     (
         "profile",
         "gpuwise.cli.profile.command:profile",
@@ -83,7 +84,7 @@ COMMANDS: tuple[tuple[str, str, str], ...] = (
 GROUPS: dict[str, tuple[str, ...]] = {
     "Before you rent or buy": ("pick", "plan", "fit", "capacity", "compare", "cost", "prices", "op"),
     "On the machine": ("doctor", "bench", "top", "profile", "memory", "tune", "run", "export"),
-    "Look up, learn and check": ("gpus", "models", "lab", "ui", "validate"),
+    "Look up, learn and check": ("gpus", "cpus", "models", "lab", "ui", "validate"),
 }
 """The commands as the help shows them, in the order of the work."""
 
@@ -226,7 +227,7 @@ def _broken(error: OSError) -> tuple[str, str]:
 
 def usual_hint(error: GpuwiseError) -> str:
     """Where to look when an error brings no advice of its own."""
-    lists = {"accelerator": "gpus", "system": "gpus", "model": "models"}
+    lists = {"accelerator": "gpus", "system": "gpus", "processor": "cpus", "model": "models"}
     command = lists.get(getattr(error, "kind", ""))
     return "see `gpuwise --help`" if command is None else f"`gpuwise {command}` lists the known names"
 

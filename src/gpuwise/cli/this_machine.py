@@ -10,6 +10,7 @@ from gpuwise.errors import DeviceError, InputError
 if TYPE_CHECKING:
     from gpuwise.facts.hardware.accelerators import Accelerator
     from gpuwise.facts.hardware.cpus import Cpu
+    from gpuwise.facts.hardware.ram import Ram
     from gpuwise.facts.hardware.systems import Cluster
     from gpuwise.machine.devices.backend import Devices
     from gpuwise.machine.devices.readings import Identity
@@ -118,11 +119,11 @@ def this_target(text: str) -> Cluster | Cpu:
     return this_processor_measured()
 
 
-def processor_of(text: str) -> Cpu:
+def processor_of(text: str, ram: Ram | None = None) -> Cpu:
     """A processor by name, or with ``this`` the one of this machine as it was measured. Raises UnknownNameError, InputError."""
     from gpuwise.plan.one_op import find_processor
 
-    return this_processor_measured() if text.strip().lower() == "this" else find_processor(text)
+    return this_processor_measured() if text.strip().lower() == "this" else find_processor(text, ram)
 
 
 def this_processor_measured() -> Cpu:

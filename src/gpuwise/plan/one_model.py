@@ -151,7 +151,7 @@ def train(
 def _cpu_decode(cpu: Cpu, arch: Architecture, form: str, context: int, batch: int) -> ModelRow:
     used = FORMATS[form].llama_cpp
     time = token_time(cpu, arch, used, context=context, batch=batch)
-    notes = () if used == form else (f"as {used} in {LOCAL_ENGINE}",)
+    notes = (*([cpu.assumption] if cpu.assumption else []), *([] if used == form else [f"as {used} in {LOCAL_ENGINE}"]))
     return ModelRow(cpu.name, cpu.id, "cpu", time.time_s, time.time_s.inverse(batch), time.bound, None, None, notes=notes)
 
 
@@ -206,7 +206,8 @@ def _cpu_train(cpu: Cpu, arch: Architecture, tokens: float, length: int) -> Mode
     price = cpu.usd_per_hour
     cost = None if price is None else time.time_s.scaled(price / HOUR_S)
     per_s = time.time_s.inverse(tokens)
-    return ModelRow(cpu.name, cpu.id, "cpu", time.time_s, per_s, time.bound, None, None, cost, (f"in {fastest}",))
+    notes = (*([cpu.assumption] if cpu.assumption else []), f"in {fastest}")
+    return ModelRow(cpu.name, cpu.id, "cpu", time.time_s, per_s, time.bound, None, None, cost, notes)
 
 
 def _gpu_train(target: Cluster, arch: Architecture, wishes: Wishes, today: datetime.date) -> ModelRow:

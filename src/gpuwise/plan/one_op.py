@@ -9,13 +9,15 @@ the device, the row says ``launch``.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from gpuwise.errors import AmbiguousNameError, InputError, UnknownNameError, nearest_names
 from gpuwise.facts.hardware.accelerators import Accelerator, accelerators
-from gpuwise.facts.hardware.cpus import Cpu, cpus, find_cpu
+from gpuwise.facts.hardware.cpus import Cpu, all_cpu_names, find_cpu, names_no_processor
 from gpuwise.facts.hardware.naming import USUAL, find_cluster
+from gpuwise.facts.hardware.ram import Ram
 from gpuwise.facts.hardware.systems import Cluster, default_system
 from gpuwise.predict import cpu as processor
 from gpuwise.predict.comm.collectives import collective_time
@@ -97,31 +99,39 @@ class Answer:
     against: OperationTime | None
 
 
-def find_target(text: str) -> Target:
-    """A GPU, several, or a processor by name. ``a100`` is read as the 80 GB SXM part, as data sets do.
+def find_target(text: str, ram: Ram | None = None) -> Target:
+    """A GPU, several, or a processor by name, with ``ram``. ``a100`` is read as the 80 GB SXM part, as data sets do; of a chip
+    with both (``M4``, ``Ryzen AI 9 HX 370``) the GPU is meant, unless ``cpu:`` stands before it.
 
     Raises UnknownNameError with the nearest of both catalogues, AmbiguousNameError, InputError.
     """
+    if (asked := _CPU_MEANT.match(text)) is not None:
+        return find_processor(text[asked.end() :], ram)
     try:
         return find_cluster(text, prefer=USUAL)
     except UnknownNameError as error:
         of_gpus = error
     try:
-        return find_cpu(text)
-    except UnknownNameError:
-        processors = [n for c in cpus().values() for n in (c.id, c.name, *c.aliases)]
+        return find_cpu(text, ram)
+    except UnknownNameError as error:
+        processors = all_cpu_names()
+        if names_no_processor(text):
+            raise UnknownNameError("GPU or processor", text[:100], (), hint=error.hint) from None
         if of_gpus.hint and not of_gpus.nearest and not nearest_names(text[:100], processors):
             raise UnknownNameError("GPU or processor", text[:100], (), hint=of_gpus.hint) from None  # why that is no GPU
-        names = [n for a in accelerators().values() for n in (a.id, a.name, *a.aliases)] + processors
+        names = [*(n for a in accelerators().values() for n in (a.id, a.name, *a.aliases)), *processors]
         near = nearest_names(text[:100], names)
-        hint = None if near else "`gpuwise gpus` lists the GPUs; processors are like 'EPYC 9654', 'i9-13900K'"
+        hint = None if near else "`gpuwise gpus` lists the GPUs, `gpuwise cpus` the processors"
         raise UnknownNameError("GPU or processor", text[:100], names, hint=hint) from None
 
 
-def find_processor(text: str) -> Cpu:
+_CPU_MEANT = re.compile(r"\s*cpu\s*[:=]\s*", re.IGNORECASE)
+
+
+def find_processor(text: str, ram: Ram | None = None) -> Cpu:
     """A processor by name; says so when a GPU is meant. Raises UnknownNameError, AmbiguousNameError."""
     try:
-        return find_cpu(text)
+        return find_cpu(text, ram)
     except UnknownNameError as error:
         try:
             found = find_cluster(text, prefer=USUAL)
@@ -310,7 +320,7 @@ def _gpu_row(work: OperationWork, a: Accelerator, time: Estimate, peak: float) -
 
 
 def _cpu_row(work: OperationWork, c: Cpu, time: processor.CpuTime) -> OperationTime:
-    notes: list[str] = []
+    notes = [c.assumption] if c.assumption else []
     if work.flop and time.dtype != work.dtype:
         notes.append(f"no {work.dtype} instructions: computed in {time.dtype}")
     seconds = time.time_s.expected
@@ -328,7 +338,7 @@ def _cpu_row(work: OperationWork, c: Cpu, time: processor.CpuTime) -> OperationT
             tuple(notes),
         )
     rate, peak = work.bytes / seconds, c.memory_bandwidth_bytes_per_s
-    return OperationTime(c.name, c.id, "cpu", "", time.time_s, None, rate, peak, time.bound)
+    return OperationTime(c.name, c.id, "cpu", "", time.time_s, None, rate, peak, time.bound, tuple(notes))
 
 
 def _links(target: Cluster, size: float) -> list[OperationTime]:

@@ -51,6 +51,7 @@ def op(
     context: Length | None = None,
     seq: Length | None = None,
     precision: Annotated[str | None, Parameter(metavar="FORMAT")] = None,
+    ram: Annotated[str | None, Parameter(metavar="MEMORY")] = None,
     json: Annotated[bool, Parameter(negative="")] = False,
 ) -> int:
     """Predict the time, rate, share of peak and bottleneck of one operation, on a GPU or a CPU.
@@ -65,8 +66,8 @@ def op(
     sizes
         Sizes of the operation: counts for matmul and attention, 1GB for the others, a model by name.
     on
-        A GPU or CPU, or this (this machine, as measured). To compare: several with commas, or --on again. Several GPUs
-        (8xH100-SXM) for allreduce, decode, train.
+        A GPU or CPU (`gpuwise gpus`, `gpuwise cpus`), or this (this machine, as measured). To compare: several with commas, or
+        --on again. Several GPUs (8xH100-SXM) for allreduce, decode, train.
     against
         A CPU to compare with: EPYC 9654, i5-12400, Xeon 8480+, or this (as measured).
     dtype
@@ -85,6 +86,8 @@ def op(
         Sequence length of train.
     precision
         Format of train: fp32, tf32, fp16, bf16, fp8.
+    ram
+        Memory of the CPU: ddr4-3200x2 (type, MT/s, channels). Default: the fastest that it takes.
     json
         One JSON document on the last line of stdout.
     """
@@ -102,10 +105,15 @@ def op(
     }
     options = _options(kind, values)
     from gpuwise.cli.this_machine import is_this, processor_of, this_target
+    from gpuwise.facts.hardware.cpus import Cpu
+    from gpuwise.facts.hardware.ram import read_ram
     from gpuwise.plan.one_op import find_target
 
-    targets = [this_target(name) if is_this(name) else find_target(name) for name in _names(on)]
-    base = None if against is None else processor_of(against)
+    memory = None if ram is None else read_ram(ram)
+    targets = [this_target(name) if is_this(name) else find_target(name, memory) for name in _names(on)]
+    base = None if against is None else processor_of(against, memory)
+    if memory is not None and base is None and not any(isinstance(target, Cpu) for target in targets):
+        raise InputError("--ram is the memory of a CPU, and none is named", hint="name one: --on 'Ryzen 7 5700G'")
     answer: Answer | ModelAnswer
     if kind in ("decode", "train"):
         answer = _of_model(kind, words, targets, base, options)

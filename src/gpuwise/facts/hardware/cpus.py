@@ -1,27 +1,29 @@
-"""Processors (CPUs): what a GPU is compared with.
+"""Processors (CPUs): what a GPU is compared with, and what runs a model without one.
 
-One row of ``data/cpus.csv`` is one socket. Peak rates are cores x clock with all cores busy x operations per
-clock; ``bf16`` and ``int8`` on x86 without AMX, and on Arm, are dot-product instructions of the vector unit. A
-format without instructions of its own (``bf16`` on Zen 3) is absent: libraries then compute in fp32.
+One row of ``data/cpus.csv`` is one socket with the fastest memory that its vendor states. Peak rates are cores x clock with all
+cores busy x operations per clock; ``bf16`` and ``int8`` on x86 without AMX, and on Arm, are dot-product instructions of the
+vector unit. A format without instructions of its own (``bf16`` on Zen 3) is absent: libraries then compute in fp32.
 """
 
 from __future__ import annotations
 
+import csv
 import datetime
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 from types import MappingProxyType
 
-from gpuwise.errors import AmbiguousNameError, UnknownNameError, UnpredictableError
+from gpuwise.errors import AmbiguousNameError, InputError, UnknownNameError, UnpredictableError
+from gpuwise.facts.hardware.ram import CHANNEL_BYTES, Ram, memory_text, take_ram, take_size
 from gpuwise.facts.loading import Field, Record, ShippedData, parse_csv, shipped_text
 from gpuwise.facts.sources import cell_sources, check_source, sources
 from gpuwise.units import GIGA, MEGA
 
+FILE = "cpus.csv"
 CPU_DTYPES = ("fp32", "bf16", "int8")
 """Formats a rate may be given for."""
-_CHANNEL_BYTES = 8
 _BANDWIDTH_ROUNDING = 0.005
 """A bandwidth may differ from channels x rate by this share: vendors round."""
 _LONGEST_NAME = 100
@@ -38,7 +40,7 @@ class Cpu:
     """Core micro-architecture; ``unknown`` where a machine does not tell it, as are ``vendor``, ``kind``, ``memory_type``."""
     year: int
     kind: str
-    """``desktop``, ``laptop`` or ``server``."""
+    """``desktop``, ``laptop``, ``server``, ``board`` (a single-board computer) or ``phone``."""
     cores: int
     """Large cores; a hybrid part has ``efficiency_cores`` too."""
     efficiency_cores: int
@@ -60,6 +62,20 @@ class Cpu:
     """Columns from third parties or estimated."""
     aliases: tuple[str, ...] = ()
     notes: str = ""
+    memory_channels: float = 0.0
+    """Of one socket, 64 bits each; 0 where nobody tells it, as the next one."""
+    memory_mt_s: float = 0.0
+    memory_also: tuple[str, ...] = ()
+    """Other memory that it takes: ``LPDDR5X-7500``."""
+    sockets: int = 1
+    """How many of them all figures above are of."""
+    assumption: str = ""
+    """What the name left open, in words."""
+
+    @property
+    def memory(self) -> str:
+        """``DDR4-3200 x 2``: of one socket."""
+        return memory_text(self.memory_type, self.memory_mt_s or None, self.memory_channels or None)
 
     def peak(self, dtype: str) -> float:
         """FLOP/s (OP/s for int8). Raises UnpredictableError when it has no instructions for ``dtype``."""
@@ -92,8 +108,8 @@ _text, _optional_text = Field("text"), Field("text", required=False)
 _optional = Field("number", required=False)
 CPU_SCHEMA: dict[str, Field] = {
     **dict.fromkeys(("id", "name", "vendor", "family", "memory_type", "source"), _text),
-    "year": Field("integer", minimum=2010, maximum=2030),
-    "kind": Field("text", choices=("desktop", "laptop", "server")),
+    "year": Field("integer", minimum=2008, maximum=2030),
+    "kind": Field("text", choices=("desktop", "laptop", "server", "board", "phone")),
     "aliases": Field("names", required=False),
     "cores": Field("integer", maximum=1024),
     **dict.fromkeys(("base_mhz", "allcore_mhz", "max_mhz"), Field("number", minimum=500, maximum=8000)),
@@ -102,7 +118,8 @@ CPU_SCHEMA: dict[str, Field] = {
     "matrix_dtypes": Field("names", required=False, choices=CPU_DTYPES),
     "efficiency_cores": Field("integer", required=False, maximum=1024),
     **dict.fromkeys(("efficiency_mhz", "efficiency_fp32_per_clock", "tdp_w", "list_price_usd"), _optional),
-    "memory_channels": Field("integer", maximum=64),
+    "memory_channels": Field("number", maximum=64),
+    "memory_also": Field("names", required=False),
     "memory_mt_s": Field("number", maximum=20_000),
     "bandwidth_gb_s": Field("number"),
     "rental_usd_h": _optional,
@@ -117,7 +134,22 @@ CPU_SCHEMA: dict[str, Field] = {
 def cpus() -> Mapping[str, Cpu]:
     """The catalogue by id, in the order of the file. Raises DataError when the shipped file is corrupt."""
     with ShippedData():
-        return parse_cpus(shipped_text("cpus.csv"), "cpus.csv")
+        return parse_cpus(shipped_text(FILE), FILE)
+
+
+@cache
+def _one(cpu_id: str) -> Cpu:
+    """The processor of one line of the file: reading all of them takes a tenth of a second."""
+    head, by_id = _lines()
+    with ShippedData():
+        return parse_cpus(f"{head}\n{by_id[cpu_id]}", FILE)[cpu_id]
+
+
+@cache
+def _lines() -> tuple[str, Mapping[str, str]]:
+    """The header, and the lines by id."""
+    head, *rows = (line for line in shipped_text(FILE).split("\n") if line and not line.startswith("#"))
+    return head, {row.split(",", 1)[0]: row for row in rows}
 
 
 def parse_cpus(text: str, file: str) -> Mapping[str, Cpu]:
@@ -131,43 +163,191 @@ def parse_cpus(text: str, file: str) -> Mapping[str, Cpu]:
     return MappingProxyType(by_id)
 
 
-def find_cpu(text: str) -> Cpu:
-    """The processor a person means: ``EPYC 9654``, ``xeon 8480+``, ``i5-12400``, ``m2 ultra cpu``.
+def find_cpu(text: str, ram: Ram | None = None) -> Cpu:
+    """The processor a person means: ``EPYC 9654``, ``xeon 8480+``, ``i5-12400``, ``m2 ultra cpu``; as a system prints it
+    (``11th Gen Intel(R) Core(TM) i7-11700K @ 3.60GHz``, ``AMD Ryzen 7 5700G with Radeon Graphics``); several sockets
+    (``2x EPYC 9334``); with its memory (``Ryzen 7 5700G ddr4-3200x2``), or that of ``ram``.
 
-    A full name or alias wins; else the one that has every word. Raises UnknownNameError with the nearest
-    names, or AmbiguousNameError with the ids that fit.
+    A full name or alias wins; else the one that has every word. ``assumption`` of the processor states what was left open.
+    Raises UnknownNameError with the nearest names, AmbiguousNameError with the ids that fit, or InputError for memory that it
+    does not take.
     """
-    spelling = _words(text) if len(text) <= _LONGEST_NAME else ()
-    if spelling:
-        exact = [c for c in cpus().values() if any(spelling == words for words in _spellings(c))]
-        telling = any(len(word) > 2 or word.isalpha() for word in spelling)  # a bare 1 is of no processor
-        fitting = exact or [c for c in cpus().values() if telling and set(spelling) <= set().union(*_spellings(c))]
-        if len(fitting) == 1:
-            return fitting[0]
-        if fitting:
-            raise AmbiguousNameError("processor", text, [c.id for c in fitting[:8]])
-    names = [name for c in cpus().values() for name in (c.id, c.name, *c.aliases)]
+    if len(text) <= _LONGEST_NAME:
+        named, rest = take_ram(text)
+        if named is not None and ram is not None and named != ram:
+            raise InputError(f"{text!r} names its memory, and --ram another", hint="name it once")
+        sockets, rest = _sockets(take_size(rest)[1])
+        for attempt in _attempts(rest):
+            cpu = _named(_words(_LARGE_AND_SMALL.sub(" ", attempt)), text)
+            if cpu is not None:
+                return _with_sockets(_with_memory(cpu, ram or named, _other_cores(cpu, rest)), sockets)
+    if names_no_processor(text):
+        hint = "write the model name that `lscpu` prints, like 'Ryzen 7 5700G' or 'i5-12400'"
+        raise UnknownNameError("processor", text[:_LONGEST_NAME], (), hint=hint)
     raise UnknownNameError(
-        "processor", text[:_LONGEST_NAME], names, otherwise="one is called 'EPYC 9654', 'i9-13900K' or 'Apple M2'"
+        "processor", text[:_LONGEST_NAME], all_cpu_names(), otherwise="one is called 'EPYC 9654', 'i9-13900K' or 'Apple M2'"
     )
 
 
-_SAID_OR_NOT = frozenset({"intel", "amd", "aws", "apple", "r", "tm", "processor", "with", "platinum", "cpu"})
+def names_no_processor(text: str) -> bool:
+    """Whether ``text`` is an instruction set or a maker alone: ``x86 8 cores``."""
+    plain = _REMARK.sub(" ", _DECORATION.sub(" ", text[:_LONGEST_NAME]))
+    return re.search("[a-zA-Z]", text) is not None and _NAMES_NO_PROCESSOR.fullmatch(plain) is not None
+
+
+@cache
+def all_cpu_names() -> tuple[str, ...]:
+    """Ids, names and aliases of the catalogue."""
+    return tuple(name for names in _names_of().values() for name in names)
+
+
+@cache
+def _names_of() -> Mapping[str, Sequence[str]]:
+    """Id, name and aliases by id."""
+    head, by_id = _lines()
+    columns = head.split(",")
+    rows = dict(zip(by_id, csv.reader(by_id.values()), strict=True))
+    name, aliases = columns.index("name"), columns.index("aliases")
+    return {key: [key, row[name], *filter(None, row[aliases].split(";"))] for key, row in rows.items()}
+
+
+_SOCKETS = (
+    re.compile(r"\s*(?:([1-8])\s*[x×*]\s*|(dual|two|quad|four|single|one)[\s-]+(?:socket\s+)?)(?=\S\S)", re.IGNORECASE),
+    re.compile(r"(?<=\S\S)[\s(,]*(?:[x×*]\s*([1-8])|\b([1-8]|dual|two|quad|four|single|one)[\s-]sockets?)[\s)]*$", re.IGNORECASE),
+)
+_SPELLED_SOCKETS = {"single": 1, "one": 1, "dual": 2, "two": 2, "quad": 4, "four": 4}
+_DECORATION = re.compile(
+    r"\((?:r|tm|c)\)|[®™]|@\s*[0-9.]+\s*[gm]hz|\b(?:with|w/)\s.*|\b[0-9]{1,2}(?:st|nd|rd|th)\s+gen(?:eration)?\b"
+    r"|\b(?:arm64|aarch64)\b|\b(?:[0-9]{1,3}|dual|triple|quad|four|six|eight|ten|twelve|sixteen)[\s-]cores?\b"
+    r"|\bmodel [ab](?: plus|\+)?\b"
+    r"|\brev(?:ision)? ?[0-9.]+|^\s*cpu\s*:|\bmac\s?book(?:\s(?:pro|air))?\b|\bmac[\s-]?(?:studio|mini|pro)\b|\bimac\b",
+    re.IGNORECASE,
+)
+"""What systems and shops write beside the name."""
+_LARGE_AND_SMALL = re.compile(r"\b([0-9]{1,2})p\s*\+\s*([0-9]{1,2})e\b", re.IGNORECASE)
+_NAMES_NO_PROCESSOR = re.compile(
+    r"(?:[\s(),.+/_-]|[0-9]+(?:gb|[\s-]?(?:cores?|threads?|v?cpus?))?|x86(?:[_-]64)?|amd64|arm64|aarch64|riscv(?:64)?|risc-v"
+    r"|x86|intel|amd|apple|qualcomm|arm|core|cpu|processor|virtual|version|qemu|kvm|common|unnamed|generic)*",
+    re.IGNORECASE,
+)
+"""An instruction set or a maker alone."""
+_REMARK = re.compile(r"\(([^()]*)\)")
+
+
+def _sockets(text: str) -> tuple[int, str]:
+    """How many sockets ``text`` counts, and the name beside the count."""
+    for found in filter(None, (_SOCKETS[0].match(text), _SOCKETS[1].search(text))):
+        count = (found[1] or found[2]).lower()
+        return int(_SPELLED_SOCKETS.get(count, count)), f"{text[: found.start()]} {text[found.end() :]}"
+    return 1, text
+
+
+def _attempts(text: str) -> Iterator[str]:
+    """``text`` without decoration, without what stands in parentheses, that alone, and without what follows a comma."""
+    plain = _DECORATION.sub(" ", text)
+    yield plain
+    yield _REMARK.sub(" ", plain)
+    yield from _REMARK.findall(plain)
+    yield plain.split(",")[0]
+
+
+def _named(spelling: tuple[str, ...], text: str) -> Cpu | None:
+    """The processor with this name, or the one that has every word of it. Raises AmbiguousNameError."""
+    by_spelling, words_of = _index()
+    for words in (spelling, tuple(w for w in spelling if w not in _OFTEN_LEFT_OUT)):
+        if exact := by_spelling.get(words):
+            return _one(exact)
+        if any(len(word) > 2 or word.isalpha() for word in words):  # a bare 1 is of no processor
+            fitting = [key for key, every in words_of.items() if every.issuperset(words)]
+            if len(fitting) == 1:
+                return _one(fitting[0])
+            if fitting:
+                raise AmbiguousNameError("processor", text, fitting[:8])
+    return None
+
+
+_NOISE_WORDS = "intel amd aws apple nvidia qualcomm huawei google broadcom rockchip r tm processor platinum cpu core the of inc"
+_SAID_OR_NOT = frozenset(_NOISE_WORDS.split())
+_OFTEN_LEFT_OUT = frozenset({"pro", "ryzen", "oryon"})
+"""A PRO part is the plain one with management; the exact name wins where both exist."""
 
 
 def _words(text: str) -> tuple[str, ...]:
-    text = re.sub(r"\b[0-9]+-core\b", " ", text.lower())
-    words = re.findall(r"[a-z]+|[0-9]+[a-z]*\+?", re.sub(r"\b([mi])([1-9])\b", r"\1_\2", text))
+    words = re.findall(r"[a-z]+|[0-9]+[a-z]*\+?", re.sub(r"\b([mi])([1-9])\b", r"\1_\2", text.lower()))
     return tuple(w for w in words if w not in _SAID_OR_NOT)
 
 
 @cache
-def _spellings_of(names: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
-    return tuple(_words(name) for name in names)
+def _index() -> tuple[Mapping[tuple[str, ...], str], Mapping[str, frozenset[str]]]:
+    """Ids by the words of each way to write them in full, and all words by id."""
+    by_spelling: dict[tuple[str, ...], str] = {}
+    words_of: dict[str, frozenset[str]] = {}
+    for key, names in _names_of().items():
+        spellings = [_words(name) for name in names]
+        words_of[key] = frozenset[str]().union(*spellings)
+        for spelling in spellings:
+            by_spelling.setdefault(spelling, key)
+    return by_spelling, words_of
 
 
-def _spellings(cpu: Cpu) -> tuple[tuple[str, ...], ...]:
-    return _spellings_of((cpu.id, cpu.name, *cpu.aliases))
+def _other_cores(cpu: Cpu, text: str) -> str:
+    """What was assumed where ``text`` counts other cores (``M1 Pro 6P+2E``); else empty."""
+    counted = _LARGE_AND_SMALL.search(text)
+    if counted is None or (int(counted[1]), int(counted[2])) == (cpu.cores, cpu.efficiency_cores):
+        return ""
+    return f"{cpu.name} is taken with {cpu.cores} large and {cpu.efficiency_cores} small cores"
+
+
+def _with_memory(cpu: Cpu, ram: Ram | None, assumption: str) -> Cpu:
+    """``cpu`` with the memory of ``ram``, and what is assumed where that leaves something open. Raises InputError."""
+    also = dict(part.rsplit("-", 1) for part in cpu.memory_also)
+    if ram is None or ram.type is None:
+        fixed = cpu.memory_type.startswith("LP") and not also
+        others = f" (it also takes {' and '.join(cpu.memory_also)})" if also else ""
+        assumed = "" if fixed else f"memory is taken as {cpu.memory}, the fastest stated for it{others}: --ram names another"
+        return replace(cpu, assumption="; ".join(filter(None, (assumption, assumed))))
+    rates = {cpu.memory_type: cpu.memory_mt_s} | {type_: float(rate) for type_, rate in also.items()}
+    if not any(_generation(type_) == _generation(ram.type) for type_ in rates):
+        raise InputError(
+            f"{cpu.name} takes {' or '.join(rates)}, not {ram.type}",
+            hint=f"write --ram {cpu.memory_type.lower()}-{cpu.memory_mt_s:.0f}, or what yours has",
+        )
+    if ram.channels is not None and ram.channels > cpu.memory_channels:
+        most = f"{cpu.memory_channels:g} memory channel{'s' * (cpu.memory_channels > 1)}"
+        raise InputError(f"{cpu.name} has {most}, not {ram.channels:g}", hint="count channels, not modules")
+    mt_s = ram.mt_s or rates.get(ram.type) or cpu.memory_mt_s
+    channels = ram.channels or cpu.memory_channels
+    left_open = [] if ram.mt_s and ram.channels else [f"memory is taken as {memory_text(ram.type, mt_s, channels)}"]
+    return replace(
+        cpu,
+        memory_type=ram.type,
+        memory_mt_s=mt_s,
+        memory_channels=channels,
+        memory_bandwidth_bytes_per_s=channels * CHANNEL_BYTES * mt_s * MEGA,
+        assumption="; ".join(filter(None, (assumption, *left_open))),
+    )
+
+
+def _generation(memory_type: str) -> str:
+    """``DDR5`` of LPDDR5X."""
+    return memory_type.removeprefix("LP").removesuffix("X")
+
+
+def _with_sockets(cpu: Cpu, sockets: int) -> Cpu:
+    """``sockets`` of ``cpu`` in one machine: cores, rates, memory and power together."""
+    if sockets == 1:
+        return cpu
+    return replace(
+        cpu,
+        name=f"{sockets}x {cpu.name}",
+        sockets=sockets,
+        cores=sockets * cpu.cores,
+        efficiency_cores=sockets * cpu.efficiency_cores,
+        peak_flop_per_s=MappingProxyType({dtype: sockets * rate for dtype, rate in cpu.peak_flop_per_s.items()}),
+        memory_bandwidth_bytes_per_s=sockets * cpu.memory_bandwidth_bytes_per_s,
+        tdp_w=None if cpu.tdp_w is None else sockets * cpu.tdp_w,
+        list_price_usd=None if cpu.list_price_usd is None else sockets * cpu.list_price_usd,
+    )
 
 
 def _cpu(r: Record) -> Cpu:
@@ -198,6 +378,9 @@ def _cpu(r: Record) -> Cpu:
         weak=tuple(c for c, key in cells.items() if sources()[key].doubtful),
         aliases=r.names("aliases"),
         notes=r.text("notes"),
+        memory_channels=r.number("memory_channels"),
+        memory_mt_s=r.number("memory_mt_s"),
+        memory_also=r.names("memory_also"),
     )
 
 
@@ -225,13 +408,15 @@ def _rental(r: Record) -> Rental | None:
 
 def _check(r: Record) -> None:
     """What arithmetic can prove of a row. Raises FieldError."""
-    product = r.integer("memory_channels") * _CHANNEL_BYTES * r.number("memory_mt_s") * MEGA / GIGA
+    product = r.number("memory_channels") * CHANNEL_BYTES * r.number("memory_mt_s") * MEGA / GIGA
     if abs(product / r.number("bandwidth_gb_s") - 1) > _BANDWIDTH_ROUNDING:
         raise r.error(
             f"bandwidth_gb_s is {r.number('bandwidth_gb_s'):g} where the channels give {product:.1f}",
             field="bandwidth_gb_s",
             hint="channels of 64 bits x MT/s x 8 bytes",
         )
+    if bad := next((part for part in r.names("memory_also") if not re.fullmatch(r"(LP)?DDR[2-5]X?-[0-9]{3,5}", part)), None):
+        raise r.error(f"memory_also has {bad!r}", field="memory_also", hint="write type-rate, like DDR4-3200;LPDDR4X-4267")
     if not r.number("base_mhz") <= r.number("allcore_mhz") <= r.number("max_mhz"):
         raise r.error("allcore_mhz is not between base_mhz and max_mhz", field="allcore_mhz", hint="base <= all cores <= max")
     for group in (
