@@ -167,6 +167,12 @@ def test_figures_lie_where_processors_are() -> None:
             assert cpu.usd_per_hour is not None and 0.01 < cpu.usd_per_hour / cpu.cores < 0.15, cpu.id
 
 
+def test_what_no_data_sheet_was_at_hand_for_is_weak() -> None:
+    assert find_cpu("Core Ultra 7 155H").weak[0] == "all"
+    assert "base_mhz" in find_cpu("i7-1260P").weak
+    assert find_cpu("Xeon E5-2697 v2").weak == ("allcore_mhz",)
+
+
 def test_published_peaks() -> None:
     """Peaks the vendors or papers print, at the clock they print them for."""
     assert find_cpu("epyc 9654").peak("fp32") == pytest.approx(96 * 3.55e9 * 32)

@@ -59,7 +59,7 @@ class Cpu:
     rental: Rental | None
     source: str
     weak: tuple[str, ...]
-    """Columns from third parties or estimated."""
+    """Columns from third parties or estimated; ``all`` first where the whole line is."""
     aliases: tuple[str, ...] = ()
     notes: str = ""
     memory_channels: float = 0.0
@@ -375,7 +375,7 @@ def _cpu(r: Record) -> Cpu:
         list_price_usd=r.maybe("list_price_usd"),
         rental=_rental(r),
         source=f"{origin.title} <{origin.url}>" if origin.url else origin.title,
-        weak=tuple(c for c, key in cells.items() if sources()[key].doubtful),
+        weak=(*(["all"] if origin.doubtful else []), *(c for c, key in cells.items() if sources()[key].doubtful)),
         aliases=r.names("aliases"),
         notes=r.text("notes"),
         memory_channels=r.number("memory_channels"),
