@@ -15,12 +15,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, cast
 
+from gpuwise.facts.hardware.this import find_with
 from gpuwise.shown import draw_with
 from gpuwise.version import VERSION
 
 if TYPE_CHECKING:
     from gpuwise.calibrate.validation import validate
     from gpuwise.facts.hardware.accelerators import Accelerator
+    from gpuwise.facts.hardware.cpus import Cpu
     from gpuwise.facts.hardware.naming import find_accelerator, find_cluster
     from gpuwise.facts.hardware.systems import Cluster
     from gpuwise.facts.models.architecture import Architecture
@@ -122,4 +124,17 @@ def _markup(answer: object) -> str:
     return markup(cast("Shown", answer))
 
 
+def _gpus_here(count: int | None, index: int | None) -> Cluster:
+    from gpuwise.machine.this import gpus_here
+
+    return gpus_here(count, index)
+
+
+def _processor_here() -> Cpu:
+    from gpuwise.machine.this import processor_measured
+
+    return processor_measured()
+
+
 draw_with(_markup)
+find_with(_gpus_here, _processor_here)

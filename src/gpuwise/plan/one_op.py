@@ -19,6 +19,7 @@ from gpuwise.facts.hardware.cpus import Cpu, all_cpu_names, find_cpu, names_no_p
 from gpuwise.facts.hardware.naming import USUAL, find_cluster
 from gpuwise.facts.hardware.ram import Ram
 from gpuwise.facts.hardware.systems import Cluster, default_system
+from gpuwise.facts.hardware.this import NoGpuHereError, is_this, this_processor
 from gpuwise.predict import cpu as processor
 from gpuwise.predict.comm.collectives import collective_time
 from gpuwise.predict.comm.groups import neighbours
@@ -102,6 +103,7 @@ class Answer:
 def find_target(text: str, ram: Ram | None = None) -> Target:
     """A GPU, several, or a processor by name, with ``ram``. ``a100`` is read as the 80 GB SXM part, as data sets do; of a chip
     with both (``M4``, ``Ryzen AI 9 HX 370``) the GPU is meant, unless ``cpu:`` stands before it.
+    ``this`` is the GPU of this machine, or its processor where it has none.
 
     Raises UnknownNameError with the nearest of both catalogues, AmbiguousNameError, InputError.
     """
@@ -109,6 +111,8 @@ def find_target(text: str, ram: Ram | None = None) -> Target:
         return find_processor(text[asked.end() :], ram)
     try:
         return find_cluster(text, prefer=USUAL)
+    except NoGpuHereError:
+        return this_processor()
     except UnknownNameError as error:
         of_gpus = error
     try:
@@ -129,7 +133,9 @@ _CPU_MEANT = re.compile(r"\s*cpu\s*[:=]\s*", re.IGNORECASE)
 
 
 def find_processor(text: str, ram: Ram | None = None) -> Cpu:
-    """A processor by name; says so when a GPU is meant. Raises UnknownNameError, AmbiguousNameError."""
+    """A processor by name, or ``this``; says so when a GPU is meant. Raises UnknownNameError, AmbiguousNameError, InputError."""
+    if is_this(text):
+        return this_processor()
     try:
         return find_cpu(text, ram)
     except UnknownNameError as error:

@@ -81,7 +81,6 @@ def moments(queries: Sequence[Query], today: datetime.date) -> list[dict[str, An
 
 def _layout(query: Query, today: datetime.date) -> tuple[FixedGoal, Pricing] | GpuwiseError:
     """The layout of a query, and what its prices are those of."""
-    from gpuwise.cli.this_machine import cluster_or_text
     from gpuwise.facts.models.catalogue import find_model
     from gpuwise.plan.one_strategy import fixed_goal
     from gpuwise.plan.planner import Pricing
@@ -98,8 +97,7 @@ def _layout(query: Query, today: datetime.date) -> tuple[FixedGoal, Pricing] | G
             budget_usd=read.get("budget"),
             exhaustive=False,
         )
-        named = cluster_or_text(read["on"])
-        cluster = _cluster(named) if isinstance(named, str) else named
+        cluster = _cluster(read["on"])
         return fixed_goal(find_model(read["model"]), cluster, wishes), Pricing(today, read.get("price"), read.get("provider"))
     except GpuwiseError as error:
         return error
@@ -118,8 +116,14 @@ def _read(query: Query) -> dict[str, Any]:
     return read
 
 
-@lru_cache(64)
 def _cluster(name: str) -> Cluster:
+    from gpuwise.facts.hardware.this import is_this, this_cluster
+
+    return this_cluster(name) if is_this(name) else _named(name)
+
+
+@lru_cache(64)
+def _named(name: str) -> Cluster:
     from gpuwise.facts.hardware.naming import USUAL, find_cluster
 
     return find_cluster(name, prefer=USUAL)

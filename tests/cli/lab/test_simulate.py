@@ -89,7 +89,7 @@ def test_the_processor_of_this_machine_stands_beside_as_it_was_measured(
     assert refused.code == 2 and "gpuwise bench" in refused.out + refused.err
     rates = {"fp32": 60e9, "memory": 20e9}
     measured = processor_from(DeviceCoefficients("cpu", "this one", None, 0.0, rates, {}), None, 2)
-    monkeypatch.setattr("gpuwise.cli.this_machine.this_processor_measured", lambda: measured)
+    monkeypatch.setattr("gpuwise.machine.this.processor_measured", lambda: measured)
     predicted = gpuwise(*line).document["rows"][-2]
     assert predicted["device"] == "this one" and predicted["time_s"] > 2 * 64**3 / rates["fp32"]
 

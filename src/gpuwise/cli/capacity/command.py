@@ -163,7 +163,7 @@ def capacity(
     model
         A model by name (llama-3.1-8b), a Hugging Face config.json, or dimensions (layers=32,hidden=4096,...).
     on
-        The accelerators: 8xH100-SXM, 4090, dgx-h100.
+        The accelerators: 8xH100-SXM, 4090, dgx-h100, or this (the GPUs of this machine).
     calibrated
         Use the measurements of --measure for this model, engine and accelerator.
     quick

@@ -54,7 +54,7 @@ def own(
     Parameters
     ----------
     on
-        The GPUs: 8xH100-SXM, 2x4090. The count is that of one server.
+        The GPUs: 8xH100-SXM, 2x4090, this (those of this machine). The count is that of one server.
     country
         Location, for carbon and electricity: DE, US-VA, aws:eu-central-1.
     simple

@@ -57,7 +57,7 @@ def run(
     model
         A model by name, or your own code: train.py.
     on
-        The GPUs: 8xH100-SXM, 2x4090.
+        The GPUs: 8xH100-SXM, 2x4090, this (those of this machine).
     tokens
         Tokens to train on: 15B.
     samples

@@ -52,7 +52,7 @@ def serve(
     model
         A model by name.
     on
-        The GPUs: 8xH100-SXM, 2x4090. The count is that of one server.
+        The GPUs: 8xH100-SXM, 2x4090, this (those of this machine). The count is that of one server.
     country
         Location, for carbon and electricity: DE, US-VA, aws:eu-central-1.
     steps

@@ -126,7 +126,6 @@ def _planned(
     the job has no use for."""
     from dataclasses import replace
 
-    from gpuwise.cli.this_machine import cluster_or_text
     from gpuwise.export.targets import device_gaps, find_target, gaps_of, stack_of
     from gpuwise.plan.api import make_plan
     from gpuwise.plan.job import job_of, job_within
@@ -138,13 +137,13 @@ def _planned(
         )
     if (fixed.stack, training.year) == (None, None) and not (training.lora or fixed.qlora):
         fixed = replace(fixed, stack=stack_of(to))
-    wishes, cluster = wishes_of(training, fixed, tokens=tokens), cluster_or_text(on)
-    plan = make_plan(model, cluster, wishes)
+    wishes = wishes_of(training, fixed, tokens=tokens)
+    plan = make_plan(model, on, wishes)
     job = job_of(plan)
     tool, engine = find_target(to, job.strategy.stack, adapters=job.strategy.lora_rank > 0)
     lacking: tuple[str, ...] = ()
     if not device_gaps(job):
-        made = job_within(lambda w: make_plan(model, cluster, w), wishes, plan, lambda j: gaps_of(j, tool, engine), stack_of(to))
+        made = job_within(lambda w: make_plan(model, on, w), wishes, plan, lambda j: gaps_of(j, tool, engine), stack_of(to))
         job, lacking = made
     return job, lacking, tuple(unused(plan.goal, job.strategy))
 

@@ -72,11 +72,10 @@ def fit(
         return fit_own(model, on, training, fixed, code, arguments, json=json)
     refuse_own(code)
     refuse_arguments(arguments)
-    from gpuwise.cli.this_machine import cluster_or_text
     from gpuwise.plan.api import fit as check
     from gpuwise.plan.document import answer_document
 
-    document = answer_document(check(model, cluster_or_text(on), wishes_of(training, fixed)))
+    document = answer_document(check(model, on, wishes_of(training, fixed)))
     if json:
         from gpuwise.cli.out import print_json
 
@@ -101,7 +100,6 @@ def _run(
     json: bool,
 ) -> int:
     """``--for run``. Raises InputError for options of a training."""
-    from gpuwise.cli.this_machine import is_this, this_cluster
     from gpuwise.facts.hardware.naming import find_cluster
     from gpuwise.facts.models.catalogue import find_model
     from gpuwise.facts.models.stored import check_agrees
@@ -112,7 +110,7 @@ def _run(
     arch = find_model(model)
     if weights is not None and arch.stored_format is not None:
         check_agrees(arch, weights, [form for form in (arch.stored_format,) if form.lower() == weights.lower()])
-    run = run_locally(arch, this_cluster(on) if is_this(on) else find_cluster(on), context=context, weights=weights)
+    run = run_locally(arch, find_cluster(on), context=context, weights=weights)
     document = run_document(run)
     if json:
         from gpuwise.cli.out import print_json

@@ -72,7 +72,6 @@ def simulate(
     json
         One JSON document on the last line of stdout.
     """
-    from gpuwise.cli.this_machine import processor_of
     from gpuwise.facts.hardware.naming import USUAL, find_accelerator
 
     of_kernel = {"grid": grid, "block": block, "arg": arg, "regs": regs, "dynamic_smem": dynamic_smem}
@@ -106,8 +105,9 @@ def simulate(
     from gpuwise.lab.documents import cache_note, roofline_document
     from gpuwise.lab.simulation import simulate_task
     from gpuwise.lab.tasks import find_task, launch_of
+    from gpuwise.plan.one_op import find_processor
 
-    lab_task, cpu = find_task(task), processor_of(against)
+    lab_task, cpu = find_task(task), find_processor(against)
     n = lab_task.usual if size is None else size
     launch = launch_of(lab_task, n)
     simulation = simulate_task(lab_task, launch, accelerator)

@@ -104,14 +104,13 @@ def op(
         "precision": precision,
     }
     options = _options(kind, values)
-    from gpuwise.cli.this_machine import is_this, processor_of, this_target
     from gpuwise.facts.hardware.cpus import Cpu
     from gpuwise.facts.hardware.ram import read_ram
-    from gpuwise.plan.one_op import find_target
+    from gpuwise.plan.one_op import find_processor, find_target
 
     memory = None if ram is None else read_ram(ram)
-    targets = [this_target(name) if is_this(name) else find_target(name, memory) for name in _names(on)]
-    base = None if against is None else processor_of(against, memory)
+    targets = [find_target(name, memory) for name in _names(on)]
+    base = None if against is None else find_processor(against, memory)
     if memory is not None and base is None and not any(isinstance(target, Cpu) for target in targets):
         raise InputError("--ram is the memory of a CPU, and none is named", hint="name one: --on 'Ryzen 7 5700G'")
     answer: Answer | ModelAnswer

@@ -94,10 +94,9 @@ def plan(
 
         tokens = tokens_of_samples(model, samples, tokens)
     wishes = wishes_of(training, fixed, tokens=tokens, deadline_s=deadline, budget_usd=budget, exhaustive=exhaustive)
-    from gpuwise.cli.this_machine import cluster_or_text
     from gpuwise.plan.document import answer_document
 
-    answer = make_plan(model, None if on is None else cluster_or_text(on), wishes, usd_per_hour=price, provider=provider)
+    answer = make_plan(model, on, wishes, usd_per_hour=price, provider=provider)
     document = answer_document(answer)
     if json:
         from gpuwise.cli.out import print_json

@@ -108,10 +108,10 @@ def _run(
 
 def _measured_processor() -> Target | None:
     """This machine's processor as `gpuwise bench` measured it; None where it did not. A GPU is known by what the trace says."""
-    from gpuwise.cli.this_machine import this_processor_measured
     from gpuwise.errors import GpuwiseError
+    from gpuwise.facts.hardware.this import this_processor
 
     try:
-        return this_processor_measured()
+        return this_processor()
     except GpuwiseError:
         return None

@@ -13,7 +13,6 @@ def fit_own(
     text: str, on: str, training: Training, fixed: LayoutOptions, code: OwnCode, arguments: Sequence[str] = (), *, json: bool
 ) -> int:
     """Capture, measure, show. Raises what :func:`gpuwise.plan.own.fit.fit_step` raises."""
-    from gpuwise.cli.this_machine import is_this, this_cluster
     from gpuwise.facts.hardware.naming import USUAL, find_cluster
     from gpuwise.plan.own.fit import fit_step
 
@@ -22,7 +21,7 @@ def fit_own(
         from gpuwise.cli.step.files import check_files
 
         check_files(code)
-    cluster, batch = this_cluster(on) if is_this(on) else find_cluster(on, prefer=USUAL), batch_of(code.batch)
+    cluster, batch = find_cluster(on, prefer=USUAL), batch_of(code.batch)
     changes = changes_of(code.change)
     subject, options = subject_of(text, code, arguments)
     with progress() as tell:

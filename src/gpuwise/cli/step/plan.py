@@ -28,12 +28,11 @@ def captured_plan(
     provider: str | None,
 ) -> Plan[StepEstimate]:
     """Capture and predict. Raises what :func:`gpuwise.plan.own.plan.plan_step` raises."""
-    from gpuwise.cli.this_machine import is_this, this_cluster
     from gpuwise.facts.hardware.naming import USUAL, find_cluster
     from gpuwise.plan.own.plan import plan_step
 
     refuse_layout(training, fixed)
-    cluster = None if on is None else this_cluster(on) if is_this(on) else find_cluster(on, prefer=USUAL)
+    cluster = None if on is None else find_cluster(on, prefer=USUAL)
     batch = batch_of(code.batch)
     subject, options = subject_of(text, code, arguments)
     with progress() as tell:

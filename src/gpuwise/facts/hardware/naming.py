@@ -30,6 +30,7 @@ from gpuwise.facts.hardware.systems import (
     systems_of,
     with_count,
 )
+from gpuwise.facts.hardware.this import is_this, this_cluster
 
 _VENDORS = {
     **dict.fromkeys(("nvidia", "geforce"), "NVIDIA"),
@@ -137,6 +138,8 @@ def find_accelerator(text: str, prefer: Iterable[str] = ()) -> Accelerator:
 
 def read_accelerator(text: str, prefer: Iterable[str] = ()) -> tuple[Accelerator, str]:
     """The device of :func:`find_accelerator`, and in words what the name leaves open and was assumed; empty where it says all."""
+    if is_this(text):
+        return this_cluster(text).accelerator, ""
     if len(text) <= LONGEST_NAME:
         literal = _literal().get(text.strip().lower())
         if literal is not None:
@@ -208,7 +211,8 @@ def _sizes(words: Iterable[str]) -> frozenset[str]:
 
 def find_cluster(text: str, prefer: Iterable[str] = ()) -> Cluster:
     """The cluster a person means: ``4090``, ``8xH100-SXM``, ``512xA100-80GB`` (64 systems of 8),
-    ``2x8xH200``, ``dgx-h100``, ``2xdgx-h100``; also ``8 H100``, ``H100x8``, ``h100:8``, ``eight H100``.
+    ``2x8xH200``, ``dgx-h100``, ``2xdgx-h100``; also ``8 H100``, ``H100x8``, ``h100:8``, ``eight H100``;
+    ``this``, the GPUs of this machine.
 
     One count before a device counts devices, which fill the system it is usually in; two count systems and the devices in
     each; a count before a system counts systems, of a rack (``GB200 NVL72``) racks. A bare name that fits several parts means the
@@ -216,6 +220,8 @@ def find_cluster(text: str, prefer: Iterable[str] = ()) -> Cluster:
     Raises UnknownNameError, AmbiguousNameError, and InputError for a count that is zero, absurd or
     does not divide into equal systems.
     """
+    if is_this(text):
+        return this_cluster(text)
     counts, name = _counts(text)
     system = _find_system(name)
     if system is not None:
@@ -257,6 +263,8 @@ def _part_of(name: str, counts: Sequence[int], text: str, prefer: Iterable[str])
 
 def is_counted(text: str) -> bool:
     """Whether ``text`` says how many devices it means, by a count or by the name of a system. Raises InputError."""
+    if is_this(text):
+        return True
     counts, name = _counts(text)
     return bool(counts) or _find_system(name) is not None
 

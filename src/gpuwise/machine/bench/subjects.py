@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpuwise.errors import AmbiguousNameError, GpuwiseError, InputError, UnknownNameError
 from gpuwise.machine.devices import cpu
+from gpuwise.machine.devices.find import kernel_root
 from gpuwise.machine.devices.memory import total_bytes
 from gpuwise.machine.devices.readings import Identity, plain_uuid
 from gpuwise.version import VERSION
@@ -182,10 +183,14 @@ def this_processor() -> Subject:
     return Subject("cpu", 0, name, "cpu", processor=processor, memory_bytes=total_bytes() or 0, units=cpu.usable_cores())
 
 
-@cache
 def processor_name() -> str:
     """As the system names it; the architecture where it does not."""
-    return cpu.processor_name() or platform.machine() or "processor"
+    return _processor_name(kernel_root())
+
+
+@cache
+def _processor_name(root: Path) -> str:
+    return cpu.processor_name(root) or platform.machine() or "processor"
 
 
 @cache

@@ -35,16 +35,21 @@ class DeviceSearch:
     """Vendor -> why not. A vendor with nothing at all installed is not in here."""
 
 
+def kernel_root() -> Path:
+    """Where the kernel's files are."""
+    return Path(os.environ.get("GPUWISE_ROOT") or "/")
+
+
 def find_devices(vendors: tuple[str, ...] = tuple(BACKENDS)) -> DeviceSearch:
     """Open every vendor's devices. Close each of ``backends`` when done."""
-    root = os.environ.get("GPUWISE_ROOT")
+    root = kernel_root() if os.environ.get("GPUWISE_ROOT") else None
     opened: list[Devices] = []
     failed: dict[str, DeviceError] = {}
     for vendor in vendors:
         module, _, name = BACKENDS[vendor].partition(":")
         make: Callable[..., Devices] = getattr(import_module(module), name)
         try:
-            opened.append(make(root=Path(root)) if root and vendor in _BY_FILES else make())
+            opened.append(make(root=root) if root and vendor in _BY_FILES else make())
         except NoDriverError as error:
             if error.code is not None:
                 # the library is here, so someone meant to have a device

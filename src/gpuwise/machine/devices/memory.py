@@ -1,8 +1,9 @@
-"""Main memory as Linux reports it."""
+"""Main memory as Linux and udev report it."""
 
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -65,3 +66,42 @@ def memory_of(meminfo: bytes) -> HostMemory:
         if field and parts and parts[0].isdigit() and len(parts[0]) <= _MOST_DIGITS:
             bytes_by_field[field] = int(parts[0]) * (int(KIB) if parts[-1] == b"kB" else 1)
     return HostMemory(**bytes_by_field)
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryModule:
+    """One module that is plugged in, as the firmware describes it; None where it does not."""
+
+    type: str | None
+    """``DDR4``."""
+    mt_s: int | None
+    """As it is configured, else its own rate."""
+    size_bytes: int | None
+
+
+_MODULE = re.compile(r"E:MEMORY_DEVICE_(\d{1,4})_(\w+)=(.*)")
+
+
+def read_modules(root: Path = Path("/")) -> tuple[MemoryModule, ...]:
+    """The modules in udev's database, which everybody may read (``dmi_memory_id`` of systemd 248 and later fills it); empty
+    where there is none."""
+    try:
+        text = (root / "run/udev/data/+dmi:id").read_text("utf-8", errors="replace")
+    except OSError:
+        return ()
+    slots: dict[int, dict[str, str]] = {}
+    for found in _MODULE.finditer(text):
+        slots.setdefault(int(found[1]), {})[found[2]] = found[3].strip()
+
+    def number(slot: dict[str, str], *names: str) -> int | None:
+        return next((int(slot[n]) for n in names if slot.get(n, "").isdigit() and len(slot[n]) <= _MOST_DIGITS), None)
+
+    return tuple(
+        MemoryModule(
+            slot["TYPE"] if "DDR" in slot.get("TYPE", "") else None,
+            number(slot, "CONFIGURED_SPEED_MTS", "SPEED_MTS"),
+            number(slot, "SIZE"),
+        )
+        for slot in slots.values()
+        if slot.get("PRESENT") != "0" and number(slot, "SIZE")
+    )

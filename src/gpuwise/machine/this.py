@@ -1,59 +1,86 @@
-"""``--on this``: the GPUs of this machine, or its processor, as they were measured here."""
+"""This machine as a device that questions are about (``--on this``): its GPUs, or its processor, as they were measured here.
+
+:mod:`gpuwise.facts.hardware.this` is where the name is read.
+"""
 
 from __future__ import annotations
 
-import re
+from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpuwise.errors import DeviceError, InputError
+from gpuwise.errors import DeviceError, GpuwiseError, InputError
+from gpuwise.facts.hardware.cpus import find_cpu
+from gpuwise.facts.hardware.ram import Ram
+from gpuwise.facts.hardware.this import NoGpuHereError
+from gpuwise.machine.bench.subjects import processor_name, this_processor
+from gpuwise.machine.devices.find import kernel_root
+from gpuwise.machine.devices.memory import read_memory, read_modules, total_bytes
+from gpuwise.serve.local_machine import LocalMachine
 
 if TYPE_CHECKING:
     from gpuwise.facts.hardware.accelerators import Accelerator
     from gpuwise.facts.hardware.cpus import Cpu
-    from gpuwise.facts.hardware.ram import Ram
     from gpuwise.facts.hardware.systems import Cluster
     from gpuwise.machine.devices.backend import Devices
-    from gpuwise.machine.devices.readings import Identity
+    from gpuwise.machine.devices.readings import Identity, Sample
 
 NO_GPU = "there is no GPU on this machine"
-_THIS = re.compile(r"\s*(?:(\d{1,3})\s*[x×]\s*)?this(?::(\d{1,3}))?\s*", re.IGNORECASE)
 
 
-def is_this(text: str | None) -> bool:
-    """``this``, ``2xthis``, ``this:0``."""
-    return text is not None and _THIS.fullmatch(text) is not None
+def gpus_here(count: int | None, index: int | None) -> Cluster:
+    """The GPUs of this machine: all, which must be equal, ``count`` of them, or the one with an index.
 
-
-def cluster_or_text(text: str) -> str | Cluster:
-    """``text``, or the cluster it means where that is this machine. Raises InputError without a GPU, DataError."""
-    return this_cluster(text) if is_this(text) else text
-
-
-def this_cluster(text: str) -> Cluster:
-    """The GPUs of this machine that ``text`` means: all equal ones, so many of them, or the one with an index.
-
-    Raises InputError where there is no GPU, fewer, or different ones and no word which.
+    Raises NoGpuHereError without one, InputError where there are fewer or they differ, DataError for one that is in no
+    catalogue and was not measured.
     """
-    match = _THIS.fullmatch(text)
-    assert match is not None
+    return _found(count, index)[0]
+
+
+def machine_here(count: int | None = None, index: int | None = None) -> LocalMachine:
+    """This machine as it is now: its GPUs with the memory that is free, its processor and RAM. Raises what :func:`gpus_here`
+    raises, but where there is no GPU; InputError where the processor is unknown too."""
+    root = kernel_root()
+    ram = read_memory(root)
+    ram_bytes = total_bytes(root) if ram.available_bytes is None else ram.available_bytes
+    try:
+        cluster, free = _found(count, index)
+    except NoGpuHereError:
+        if count is not None or index is not None:
+            raise
+        cluster, free = None, None
+    processor = _processor_or_none(root)
+    if cluster is None and processor is None:
+        raise NoGpuHereError(
+            f"{NO_GPU}, and its processor {processor_name()} is not in the catalogue",
+            hint="run `gpuwise bench --quick --device cpu`, or name a device with --on",
+        )
+    return LocalMachine(cluster, processor, ram_bytes, free, here=True)
+
+
+def _found(count: int | None, index: int | None) -> tuple[Cluster, float | None]:
+    """The GPUs, and the bytes that are free now on the fullest of them; None where the driver does not report that."""
     backends = _open()
     try:
         cards = [(backend, identity) for backend in backends for identity in backend.identities()]
         if not cards:
-            hint = "name one with --on, like --on 4090; `gpuwise op` takes this machine's processor"
-            raise InputError(NO_GPU + _why_none(), hint=hint)
-        if match[2] is not None:
-            if int(match[2]) >= len(cards):
-                raise InputError(f"there is no GPU {match[2]} here", hint=f"there are {len(cards)}, counted from 0")
-            cards = [cards[int(match[2])]]
+            hint = "name one with --on, like --on 4090; `gpuwise op` and `gpuwise fit --for run` take this machine's processor"
+            raise NoGpuHereError(NO_GPU + _why_none(), hint=hint)
+        if index is not None:
+            if index >= len(cards):
+                raise InputError(f"there is no GPU {index} here", hint=f"there are {len(cards)}, counted from 0")
+            cards = [cards[index]]
         names = list(dict.fromkeys(identity.name for _, identity in cards))
         if len(names) > 1:
             device_list = ", ".join(f"this:{i} is {identity.name}" for i, (_, identity) in enumerate(cards))
             raise InputError("the GPUs of this machine differ", hint=device_list)
-        count = len(cards) if match[1] is None else int(match[1])
-        if not 1 <= count <= len(cards):
-            raise InputError(f"{text!r}: there are {len(cards)} GPUs here", hint=f"write --on {len(cards)}xthis, or --on this")
-        return cluster_of(accelerator_of(cards[0][1], cards[0][0].driver().vendor), count)
+        n = len(cards) if count is None else count
+        if not 1 <= n <= len(cards):
+            raise InputError(f"there are {len(cards)} GPUs here, not {n}", hint=f"write --on {len(cards)}xthis, or --on this")
+        free = [_free_bytes(backend.sample(identity.index, processes=False)) for backend, identity in cards]
+        most = sorted((bytes_ for bytes_ in free if bytes_ is not None), reverse=True)[:n]
+        cluster = cluster_of(accelerator_of(cards[0][1], cards[0][0].driver().vendor), n)
+        return cluster, most[-1] if len(most) == n else None
     except DeviceError as error:
         raise InputError(
             f"the GPU does not answer: {error.message}", hint=error.hint or "run `gpuwise doctor` for details"
@@ -61,6 +88,12 @@ def this_cluster(text: str) -> Cluster:
     finally:
         for backend in backends:
             backend.close()
+
+
+def _free_bytes(sample: Sample) -> float | None:
+    if sample.memory_total_bytes is None or sample.memory_used_bytes is None:
+        return None
+    return float(sample.memory_total_bytes - sample.memory_used_bytes - (sample.memory_reserved_bytes or 0))
 
 
 def accelerator_of(identity: Identity, vendor: str) -> Accelerator:
@@ -109,29 +142,30 @@ def cluster_of(accelerator: Accelerator, count: int) -> Cluster:
     return Cluster(with_count(box("single-device" if alone else "pcie-server", accelerator), count), count)
 
 
-def this_target(text: str) -> Cluster | Cpu:
-    """For one operation: the GPU, or the processor where there is none."""
-    try:
-        return this_cluster(text)
-    except InputError as error:
-        if not error.message.startswith(NO_GPU):
-            raise
-    return this_processor_measured()
+def _processor_or_none(root: Path) -> Cpu | None:
+    """The processor as measured, else the catalogue's with the memory modules that the machine reports; None where both are
+    unknown."""
+    with suppress(GpuwiseError):
+        return processor_measured()
+    subject = this_processor()
+    if subject.processor is None:
+        return None
+    modules = read_modules(root)
+    type_ = (modules[0].type or subject.processor.memory_type) if modules else ""
+    if not modules or not modules[0].mt_s or type_.startswith("LP"):
+        return subject.processor
+    channels = min(float(len(modules) // subject.processor.sockets or 1), subject.processor.memory_channels)
+    with suppress(GpuwiseError):  # modules that the catalogue says it does not take
+        return find_cpu(subject.processor.id, Ram(type_, float(modules[0].mt_s), channels))
+    return subject.processor
 
 
-def processor_of(text: str, ram: Ram | None = None) -> Cpu:
-    """A processor by name, or with ``this`` the one of this machine as it was measured. Raises UnknownNameError, InputError."""
-    from gpuwise.plan.one_op import find_processor
-
-    return this_processor_measured() if text.strip().lower() == "this" else find_processor(text, ram)
-
-
-def this_processor_measured() -> Cpu:
-    """Raises DataError where it was not measured."""
+def processor_measured() -> Cpu:
+    """This machine's processor as it was measured. Raises DataError where it was not measured."""
     from gpuwise.calibrate.machine.calibration import best_rates, fit_device, load, newest
     from gpuwise.calibrate.machine.devices import processor_from
     from gpuwise.errors import DataError
-    from gpuwise.machine.bench.subjects import machine_id, this_processor
+    from gpuwise.machine.bench.subjects import machine_id
     from gpuwise.records.store import Records
 
     subject = this_processor()
