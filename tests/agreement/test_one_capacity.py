@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -117,10 +118,10 @@ def test_a_day_of_requests_takes_as_many_copies_in_pick_as_in_capacity() -> None
 def test_the_table_and_the_document_say_the_same_tokens_of_a_rate(ask: Ask, capsys: pytest.CaptureFixture[str]) -> None:
     question = ("capacity", "llama-3.1-8b", "--on", "2xl40s", "--workload", "in=400,out=60", "--quick", "--tp", "2")
     curve = ask(*question)["served"]["curve"]
-    run(question)
-    table = capsys.readouterr().out.split("As the rate of one replica rises")[1].split("\n\n")[0]
-    printed = [line.split()[-3].replace(",", "") for line in table.splitlines()[2:] if "/s" in line]
-    assert printed == [f"{2 * p['output_tokens_per_s_per_accelerator']:.0f}" for p in curve]
+    run((*question, "--rates"))
+    table = capsys.readouterr().out.split("tokens/s a GPU")[1]
+    printed = [float(n.replace(",", "")) for n in re.findall(r"([\d,.]+) +[\d.]+ %$", table, re.MULTILINE)]
+    assert printed == pytest.approx([p["output_tokens_per_s_per_accelerator"] for p in curve], rel=0.005)
     rates = [p["output_tokens_per_s_per_accelerator"] for p in curve if p["saturated"]]
     assert rates and max(rates) < 1.2 * min(rates)
 

@@ -28,8 +28,8 @@ ANSWERS: Mapping[str, Callable[[Mapping[str, Any]], Answer]] = {
     "compare": compare_answer,
     "capacity": capacity_answer,
 }
-NOT_YET = r"\.py|vit-|whisper|clip-|bge-|bert-base --on T4"
-"""Questions whose answers are not of this kind: one's own code, passes in batches."""
+NOT_YET = r"\.py|vit-|whisper|clip-|bge-|bert-base --on T4|--for run"
+"""Questions whose answers are not of this kind: one's own code, passes in batches, running a model."""
 FEW = 3
 """Questions of each command by default; thorough runs have all."""
 

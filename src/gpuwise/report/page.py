@@ -153,7 +153,10 @@ def table(caption: str, head: Sequence[Text], rows: Sequence[TableRow]) -> str:
     their columns (the roles keep it a table to a screen reader)."""
     wordy = {i for r in rows for i, c in enumerate(r.cells, start=1) if "words" in c.mark}
     marks = [' class="words"' if i in wordy else "" for i in range(len(head))]
-    columns = "".join(f'<th scope="col" role="columnheader"{m}>{text(h)}</th>' for m, h in zip(marks, head, strict=True))
+    columns = "".join(
+        f'<th scope="col" role="columnheader"{m}>{text(h)}</th>' if h else f'<td role="cell"{m}></td>'
+        for m, h in zip(marks, head, strict=True)
+    )
     pair = ' class="pair"' if len(head) == 2 else ""
     body = "".join(_row(r, head) for r in rows)
     return (

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from gpuwise.facts.models.architecture import READ_AS
 from gpuwise.facts.models.catalogue import models
 from gpuwise.report.answers.answer import (
     Answer,
@@ -45,7 +46,8 @@ def capacity_answer(document: Mapping[str, Any], budget_usd_per_hour: float | No
         return Answer("capacity", "Nothing that can be had keeps the targets within the limits", "no", parts=ranked)
     served, notes = d["served"], [str(n.value) for n in d["notes"]]
     source = d["workload"]["source"].text
-    assumed = [*([] if source in ("given", "-") else [f"load: {source}"]), *notes]
+    read_as, others = [n for n in notes if READ_AS in n], [n for n in notes if READ_AS not in n]
+    assumed = [*read_as, *([] if source in ("given", "-") else [f"load: {source}"]), *others]
     if not served:
         return _missed(d, ranked, assumed)
     fleet, load, each = served["fleet"], served["at_load"] or served["at_limit"], served["requests_per_s_of_a_copy"]

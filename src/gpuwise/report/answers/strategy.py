@@ -51,7 +51,7 @@ def layout_words(s: At) -> str:
         str(s["precision"].value),
         str(s["optimizer"].value),
     ]
-    parts += [f"LoRA rank {s['lora_rank'].value}"] if s["lora_rank"].value else []
+    parts += [f"{'QLoRA' if s['quantized_base'].value else 'LoRA'} rank {s['lora_rank'].value}"] if s["lora_rank"].value else []
     states = offloaded_states(
         str(s["stack"].value), s["dp"].value * s["cp"].value, parameters=bool(s["offload_parameters"].value)
     )

@@ -53,7 +53,7 @@ class Target:
 def statistic_words(key: str) -> str:
     """``p95 time to first token`` of a target's key, ``ttft_p95``."""
     metric, _, statistic = key.rpartition("_")
-    return f"{statistic} {METRICS[metric]}"
+    return f"{statistic} {METRICS.get(metric, metric)}"
 
 
 @dataclass(frozen=True, slots=True)
