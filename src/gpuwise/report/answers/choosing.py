@@ -73,9 +73,9 @@ def _picked(d: At) -> Answer:
         capital(job["name"].text),
         [] if best is None else list(_best(d, best)),
         [
-            *([Section("ways", PICK["ways"], [_ranking(d, _of_each_way(ranked))], first=True)] if ranked else []),
+            *([Section("ways", PICK["ways"], [_ranking(d, _of_each_way(ranked), "ways")], first=True)] if ranked else []),
             *([Section("otherwise", PICK["otherwise"], [Notes(others)], first=True)] if others else []),
-            *([Section("table", PICK["table"], [_ranking(d, _with_headings(ranked))])] if ranked else []),
+            *([Section("table", PICK["table"], [_ranking(d, _with_headings(ranked), "table")])] if ranked else []),
             *([Section("how", PICK["how"], [_how(ranked)])] if ranked else []),
             *_why_not(groups, first=best is None),
             Section("order", PICK["order"], [Notes(list(_order(d)))]),
@@ -117,7 +117,7 @@ def _with_headings(ranked: list[At]) -> list[At | str]:
     return made
 
 
-def _ranking(d: At, rows: list[At | str]) -> Table:
+def _ranking(d: At, rows: list[At | str], name: str) -> Table:
     serving, made = _is_serving(d["job"]), list[Row]()
     speed, title = ("tokens_per_s", "tokens/s") if serving else ("time_s", "time")
     unit = d["job"]["unit"].value
@@ -164,7 +164,7 @@ def _ranking(d: At, rows: list[At | str]) -> Table:
     ]
     letters = [m for m in MARKS if any(m in plain(r.cells[-1].value) for r in made if not r.heading)]
     below = "; ".join(f"{m} {MARKS[m]}" for m in letters)
-    return Table(PICK["table"], columns, made, below)
+    return Table(PICK[name], columns, made, below)
 
 
 def _name(o: At) -> str:
