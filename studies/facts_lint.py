@@ -53,7 +53,9 @@ _PIN_GBIT_S = {
     "HBM3e": (5.9, 9.8),
     "HBM4": (6, 13),
     "LPDDR4X": (3.2, 4.3),
-    "LPDDR5": (5.5, 6.5),
+    "DDR4": (2.1, 3.3),
+    "DDR5": (4.4, 6.5),
+    "LPDDR5": (4.2, 6.5),  # 2133 MHz on the first Jetson Orin Nano
     "LPDDR5X": (7.4, 10.7),
     "LPDDR unified": (4.2, 9.7),
 }

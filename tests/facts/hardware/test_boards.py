@@ -82,7 +82,7 @@ def test_well_known_boards():
     xtx = board_of("rx-7900-xtx")
     assert xtx is not None and (xtx.slots, xtx.slots_taken) == (2.5, 3)
     devices = {name: board.devices for name, board in boards().items() if board.devices > 1}
-    assert devices == {"k80": 2, "a16": 4, "mi250": 2, "mi250x": 2}
+    assert devices == {"k80": 2, "m60": 2, "a16": 4, "mi250": 2, "mi250x": 2, "data-center-gpu-flex-140": 2}
     for name, how in (
         ("tpu-v5e", "cloud-only"),
         ("h100-sxm-80gb", "system-only"),

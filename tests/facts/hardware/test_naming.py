@@ -554,6 +554,11 @@ def test_a_memory_size_is_that_of_the_device_that_is_named():
     ("text", "report"),
     [
         ("M3 Max", "is taken with 128 GB, the largest; it is also sold with 48, 64 GB"),
+        ("M3 Max", "with 36 or 96 GB as Apple M3 Max 30c of 300 GB/s"),
+        ("M3 Max 36GB", "M3 Max 36GB is read as Apple M3 Max 30c 36 GB"),
+        ("M4 Max 36GB", "is read as Apple M4 Max 32c"),
+        ("780M", "is taken with 32 GB; it is also sold with"),
+        ("Iris Xe 32GB", ""),
         ("RTX 3060", "RTX 3060 is read as RTX 3060 12GB, which most people mean (not rtx-3060-8gb)"),
         ("GTX 1060", "GTX 1060 is read as GTX 1060 6GB"),
         ("Jetson Orin", "is read as Jetson AGX Orin 64GB"),
@@ -584,7 +589,29 @@ def test_a_chip_has_the_memory_that_is_asked_for():
                 found = find_cluster(text).accelerator
                 assert found.memory_bytes == pytest.approx(gb * GIB)
                 assert find_cluster(found.typed).accelerator == found
-        assert not device.memory_sizes_gb or max(device.memory_sizes_gb) == device.memory_nominal_gb
+        if device.memory_sizes_gb:
+            assert device.memory_nominal_gb in device.memory_sizes_gb
+            assert device.vendor != "Apple" or device.memory_nominal_gb == max(device.memory_sizes_gb)
+
+
+@pytest.mark.parametrize(
+    ("text", "device", "gb", "gb_per_s"),
+    [
+        ("M3 Max 36GB", "apple-m3-max-30c", 36, 300),
+        ("M3 Max 300GB/s", "apple-m3-max-30c", 96, 300),
+        ("MacBook Pro M3 Max 30-core GPU 96GB", "apple-m3-max-30c", 96, 300),
+        ("M3 Max 64GB", "apple-m3-max-40c", 64, 400),
+        ("M4 Max 36GB", "apple-m4-max-32c", 36, 410),
+        ("M5 Max 32-core", "apple-m5-max-32c", 36, 460),
+        ("Mac Studio M2 Ultra 192GB", "apple-m2-ultra", 192, 800),
+        ("RX 580 4GB", "rx-580", 4, 256),
+        ("RX 580", "rx-580", 8, 256),
+        ("GTX 960 4GB", "gtx-960", 4, 112),
+    ],
+)
+def test_a_chip_of_several_versions_is_the_one_with_the_memory_or_bandwidth(text, device, gb, gb_per_s):
+    found = find_cluster(text).accelerator
+    assert (found.id, found.memory_bytes, found.memory_bandwidth_bytes_per_s) == (device, gb * GIB, gb_per_s * 1e9)
 
 
 def test_counted_devices_are_those_of_their_name_with_the_count() -> None:

@@ -79,7 +79,8 @@ class Accelerator:
     memory_nominal_gb: float | None = None
     """The capacity on the label; vendors mean GiB."""
     memory_sizes_gb: tuple[float, ...] = ()
-    """Every size that this very chip is sold with, where the memory is its buyer's choice (Macs); empty elsewhere."""
+    """Every size that this very chip is sold with, where the memory is its buyer's choice (Macs, graphics in a processor, cards
+    of two sizes); empty elsewhere. ``memory_bytes`` is the largest of a Mac, else the most common."""
     memory_bus_bits: int | None = None
     memory_rate_bit_per_s: float | None = None
     """Data rate of one pin."""
@@ -111,7 +112,7 @@ class Accelerator:
     @property
     def typed(self) -> str:
         """The name that leads to exactly this device: its id, with the memory where that is not the catalogue's."""
-        chosen = self.memory_sizes_gb and self.memory_nominal_gb not in (None, max(self.memory_sizes_gb))
+        chosen = self.memory_sizes_gb and self.name.endswith(f" {self.memory_nominal_gb:g} GB")
         return f"{self.id}-{self.memory_nominal_gb:g}gb" if chosen else self.id
 
     def peak(self, dtype: str) -> float:
@@ -146,6 +147,8 @@ class Architecture:
 
 
 PCIE_BYTES_PER_S = {
+    "3.0 x4": 3.938e9,
+    "3.0 x8": 7.877e9,
     "3.0 x16": 15.754e9,
     "4.0 x4": 7.877e9,
     "4.0 x8": 15.754e9,
@@ -227,8 +230,10 @@ def accelerators() -> Mapping[str, Accelerator]:
 
 
 def with_memory(accelerator: Accelerator, gb: float) -> Accelerator:
-    """``accelerator`` with ``gb`` GiB of its memory, which the name says; itself where that is all it can have."""
-    if gb * GIB >= accelerator.memory_bytes * 0.99:
+    """``accelerator`` with ``gb`` GiB of memory: one of ``memory_sizes_gb``, or less than it has."""
+    if gb not in accelerator.memory_sizes_gb and gb * GIB >= accelerator.memory_bytes * 0.99:
+        return accelerator
+    if gb == accelerator.memory_nominal_gb:
         return accelerator
     name = f"{accelerator.name} {gb:g} GB"
     return replace(accelerator, name=name, memory_bytes=gb * GIB, memory_nominal_gb=gb, memory_visible_bytes=None)

@@ -31,6 +31,7 @@ from gpuwise.facts.hardware.systems import (
     with_count,
 )
 from gpuwise.facts.hardware.this import is_this, this_cluster
+from gpuwise.units import GIGA
 
 _VENDORS = {
     **dict.fromkeys(("nvidia", "geforce"), "NVIDIA"),
@@ -68,12 +69,17 @@ _SPELLINGS = (
     (re.compile(r"\b([1-9]0[5-9]0)m\b"), r"\1 laptop"),
     (re.compile(r"\b([1-9]0[5-9]0)d\b"), r"\1 d"),
     (re.compile(r"\bmax[\s_-]*q\b|maxq"), " maxq "),
+    (re.compile(r"(?<=\d)\s*gb/s\b"), "gbps"),
+    (re.compile(r"\b\d{1,2}[\s-]*cores?[\s-]*cpu\b"), " "),
+    (re.compile(r"\b(\d{1,2})[\s-]*cores?\b(?:[\s-]*gpu\b)?"), r"\1c"),
     (re.compile(r"(?<=\d)\s*gi?b?\b(?!\d)"), "gb"),
     (re.compile(r"\bmobile\b"), "laptop"),
 )
 _WORD = re.compile(r"[a-z0-9]+")
 _SXM = re.compile(r"sxm[2456]?")
 _MEMORY = re.compile(r"[0-9]+gb")
+_CORES = re.compile(r"[0-9]{1,2}c")
+"""GPU cores of a chip of Apple: what sets its versions apart."""
 _MEMORY_TYPE = re.compile(r"[0-9]+gb$|g?ddr|lpddr|hbm|unified$")
 _TELLING = frozenset({"orin", "xavier"})
 """Words without a number from which a device is read though more of its name is left out."""
@@ -174,11 +180,7 @@ def _assumed(text: str, words: frozenset[str], device: Accelerator, parts: Seque
     sizes = {float(w[:-2]) for w in words if _MEMORY.fullmatch(w)}
     name = text.strip()
     if not sizes and device.memory_sizes_gb:
-        others = ", ".join(f"{gb:g}" for gb in device.memory_sizes_gb if gb != device.memory_nominal_gb)
-        return (
-            f"{device.name} is taken with {device.memory_nominal_gb:g} GB, the largest; it is also sold with {others} GB"
-            f" (write '{device.name} {device.memory_sizes_gb[0]:g}GB')"
-        )
+        return _size_taken(device)
     entry = next(e for e in _entries() if e.accelerator.id == device.id)
     bare = words - _sizes(words)
     alone = [s - NOISE for s in entry.spellings]
@@ -193,6 +195,28 @@ def _assumed(text: str, words: frozenset[str], device: Accelerator, parts: Seque
     written_out = any(_is_decoration(s - bare) for s in entry.spellings)
     other_form = bool(forms - own and own & _FORMS)
     return _reading(name, device, parts) if parts or other_form or not (exact or written_out) else ""
+
+
+def _size_taken(device: Accelerator) -> str:
+    """That the memory was left open, and which sizes the chip and its narrower version (an M3 Max of 300 GB/s) are sold with."""
+    own, gb = device.memory_sizes_gb, device.memory_nominal_gb
+    if len(own) == 1:
+        return ""
+    others = ", ".join(f"{size:g}" for size in own if size != gb)
+    taken = f"{device.name} is taken with {gb:g} GB{', the largest' * (gb == max(own))}; it is also sold with {others} GB"
+    narrower = next((a for a in accelerators().values() if _is_narrower(a, device)), None)
+    if narrower is not None:
+        sizes = " or ".join(f"{size:g}" for size in narrower.memory_sizes_gb)
+        rate = narrower.memory_bandwidth_bytes_per_s / GIGA
+        taken += f", with {sizes} GB as {narrower.name} of {rate:g} GB/s"
+    return f"{taken} (write '{device.name} {own[0]:g}GB')"
+
+
+def _is_narrower(other: Accelerator, device: Accelerator) -> bool:
+    """Whether ``other`` is the same chip with fewer cores and less bandwidth."""
+    cores = frozenset(w for a in (other, device) for w in _raw_words(a.id) if _CORES.fullmatch(w))
+    same = frozenset(_raw_words(other.id)) - cores == frozenset(_raw_words(device.id)) - cores
+    return same and other.memory_bandwidth_bytes_per_s < device.memory_bandwidth_bytes_per_s
 
 
 def _reading(name: str, device: Accelerator, others: Sequence[str]) -> str:
@@ -515,7 +539,9 @@ def _fitting(words: frozenset[str]) -> tuple[Sequence[_Entry], Sequence[_Entry]]
     if sizes:
         written = [e for e in (unsized, plain) if e]
         same_part = [e for e in fitting if e.words & _PART_WORDS <= words]
-        pools = [*written, *([] if any(not _is_sized(e) for pool in written for e in pool) else [same_part])]
+        fixed = any(not _is_sized(e) and not e.accelerator.memory_sizes_gb for pool in written for e in pool)
+        versions = [e for e in same_part if not written or _same_chip(e, written[0])]
+        pools = [*written, *([] if fixed else [versions])]
         with_size = ([sized for e in pool if (sized := _with_size(e, sizes)) is not None] for pool in pools)
         fitting = next(filter(None, with_size), list[_Entry]())
     else:
@@ -552,6 +578,15 @@ def _with_size(entry: _Entry, sizes: frozenset[str]) -> _Entry | None:
 def _is_sized(entry: _Entry) -> bool:
     """Whether the memory is a part of the device's id, so that another size is another part."""
     return any(_MEMORY.fullmatch(w) for w in _raw_words(entry.accelerator.id))
+
+
+def _same_chip(entry: _Entry, written: Sequence[_Entry]) -> bool:
+    """Whether ``entry`` is one of ``written`` but for the number of cores and the memory in its name."""
+
+    def chip(e: _Entry) -> frozenset[str]:
+        return frozenset(w for w in _raw_words(e.accelerator.id) if not _CORES.fullmatch(w) and not _MEMORY.fullmatch(w))
+
+    return any(chip(entry) == chip(e) or _is_sized(e) for e in written)
 
 
 def _is_telling(word: str) -> bool:
@@ -646,7 +681,8 @@ def _entry(accelerator: Accelerator, words: Sequence[Sequence[str]]) -> _Entry:
     spellings = [frozenset(name) for name in names]
     meant = [s - (NOISE - _DISTINCT) for s in spellings]
     memory = accelerator.memory_nominal_gb or 0.0
-    implied = {f"{memory:g}gb", accelerator.form.lower(), *memory_type}
+    rate = f"{accelerator.memory_bandwidth_bytes_per_s / GIGA:g}gbps"
+    implied = {f"{memory:g}gb", rate, accelerator.form.lower(), *memory_type}
     if accelerator.form == "Superchip":
         implied.add("sxm")  # tables write "GB200 SXM"
     return _Entry(accelerator, frozenset[str]().union(*spellings), frozenset(implied), tuple(spellings), tuple(meant))
