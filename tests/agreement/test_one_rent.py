@@ -23,7 +23,7 @@ def test_a_rent_has_the_same_digits_in_every_command(name: str, capsys: pytest.C
     assert run(["cost", "--on", name, "--hours", "100/month", "--years", "1", "--simple", "--scenarios", "1000"]) == 0
     bill = capsys.readouterr().out
     assert f"{hour}/h today" in bill
-    assert f" {hour.removeprefix('$')} " in bill.split("Every way")[1].split("Break-even")[0]
+    assert f" {hour} " in bill.split("Every way")[1]
     assert run(["plan", "gpt2", "--on", name, "--tokens", "1B"]) == 0
     assert f"{hour} a GPU-hour" in " ".join(capsys.readouterr().out.split())
 

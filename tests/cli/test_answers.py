@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import json
+import operator
 import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping
@@ -17,6 +19,7 @@ from gpuwise.cli.app import build
 from gpuwise.cli.asked import asking
 from gpuwise.report.answers.answer import Answer, Notes, Stack, Table, plain, shows
 from gpuwise.report.answers.choosing import compare_answer, pick_answer
+from gpuwise.report.answers.costs import cost_answer
 from gpuwise.report.answers.parts import PARTS
 from gpuwise.report.answers.serving import capacity_answer
 from gpuwise.report.answers.training import fit_answer, plan_answer
@@ -27,6 +30,7 @@ ANSWERS: Mapping[str, Callable[[Mapping[str, Any]], Answer]] = {
     "pick": pick_answer,
     "compare": compare_answer,
     "capacity": capacity_answer,
+    "cost": cost_answer,
 }
 NOT_YET = r"\.py|vit-|whisper|clip-|bge-|bert-base --on T4|--for run"
 """Questions whose answers are not of this kind: one's own code, passes in batches, running a model."""
@@ -72,7 +76,7 @@ def test_an_answer(question: str, gpuwise: Callable[..., Any]) -> None:
     for place in shows(answer):
         if place.value is not None:
             assert place.value == at(document, place.pointer), place.pointer
-    assert {p.name for p in answer.parts} <= PARTS[words[0]].keys()
+    assert {p.name for p in answer.parts} <= PARTS[answer.command].keys()
     everything(answer, whole)
 
 
@@ -105,7 +109,8 @@ def everything(answer: Answer, whole: str) -> None:
 @pytest.mark.parametrize("command", sorted(PARTS))
 def test_each_part_has_a_flag_that_the_document_does_not_heed(command: str) -> None:
     app = build()
-    given = app[command].assemble_argument_collection(default_parameter=app.default_parameter, parse_docstring=True)
+    asked = functools.reduce(operator.getitem, command.split(), app)
+    given = asked.assemble_argument_collection(default_parameter=app.default_parameter, parse_docstring=True)
     names = {n for a in given for n in a.names}
     assert {f"--{part}" for part in (*PARTS[command], "all")} <= names
 

@@ -7,22 +7,26 @@ import re
 import xml.etree.ElementTree as ET
 from functools import cache
 from html.parser import HTMLParser
+from typing import Any
 
 import pytest
 
 from gpuwise.facts.hardware.naming import find_cluster
 from gpuwise.facts.offers.storage import storage_price
 from gpuwise.money.cost import user_price
-from gpuwise.money.rent_or_own.comparison import RentOrOwn
 from gpuwise.money.rent_or_own.demand import Demand
+from gpuwise.money.rent_or_own.document import comparison_document
 from gpuwise.money.rent_or_own.ownership import catalogue_ownership
 from gpuwise.money.rent_or_own.renting import rent_of
 from gpuwise.money.rent_or_own.scenarios import rent_or_own
-from gpuwise.money.run.cost import Run, RunCost, run_cost
+from gpuwise.money.run.cost import Run, run_cost
+from gpuwise.money.run.document import run_document
 from gpuwise.pick.compare.comparison import Comparison, compare_accelerators
+from gpuwise.plan.cluster_document import cluster_document
 from gpuwise.predict.estimate import Estimate
+from gpuwise.report.answers.costs import own_answer, run_answer
+from gpuwise.report.answers.written import page_of
 from gpuwise.report.compare_page import compare_page
-from gpuwise.report.cost_page import cost_page
 
 TODAY = datetime.date(2026, 11, 21)
 VOID = {"meta", "link", "br", "img", "hr", "input"}
@@ -34,17 +38,18 @@ def _comparison(model: str | None) -> Comparison:
 
 
 @cache
-def _owned() -> RentOrOwn:
+def _owned() -> dict[str, Any]:
     cluster = find_cluster("8xH100-SXM")
     demand = Demand(10_000.0, peak_over_mean=2.0)
-    return rent_or_own(demand, catalogue_ownership(cluster), rent_of(cluster, TODAY), 36, n_scenarios=2000, accelerator="H100")
+    result = rent_or_own(demand, catalogue_ownership(cluster), rent_of(cluster, TODAY), 36, n_scenarios=2000, accelerator="H100")
+    return comparison_document(result)
 
 
 @cache
-def _billed() -> RunCost:
+def _billed() -> dict[str, Any]:
     from gpuwise.facts.grid import find_grid
 
-    return run_cost(
+    cost = run_cost(
         Run(
             time_s=Estimate(1.2e6, 1.5e6, 1.9e6, "derived"),
             cluster=find_cluster("64xH100-SXM"),
@@ -56,6 +61,8 @@ def _billed() -> RunCost:
             grid=find_grid("France"),
         )
     )
+    asked = {"model": {"id": None, "name": "My run"}, "tokens": 1e12, "cluster": cluster_document(cost.run.cluster)}
+    return asked | run_document(cost)
 
 
 @cache
@@ -63,8 +70,8 @@ def _page(name: str) -> str:
     return {
         "compare": lambda: compare_page(_comparison("llama-3.1-8b")),
         "compare-plain": lambda: compare_page(_comparison(None)),
-        "rent-or-own": lambda: cost_page(_owned()),
-        "run": lambda: cost_page(_billed()),
+        "rent-or-own": lambda: page_of(own_answer(_owned()), "Rent or own", ""),
+        "run": lambda: page_of(run_answer(_billed()), "A run", ""),
     }[name]()
 
 
@@ -82,12 +89,12 @@ def plain_comparison() -> Comparison:
 
 
 @pytest.fixture
-def owned() -> RentOrOwn:
+def owned() -> dict[str, Any]:
     return _owned()
 
 
 @pytest.fixture
-def billed() -> RunCost:
+def billed() -> dict[str, Any]:
     return _billed()
 
 

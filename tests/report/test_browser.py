@@ -41,9 +41,10 @@ def test_it_is_quiet_and_fits(browser: Any, page: str, tmp_path: Path, width: in
     assert len(asked) == 1 and asked[0].startswith("file:") and said == []
     assert seen.evaluate("document.documentElement.scrollWidth") <= width
     boxes = seen.evaluate(
-        "[...document.querySelectorAll('figure svg')].map(s => s.getBoundingClientRect()).map(b => [b.left, b.right, b.height])"
+        "[...document.querySelectorAll('figure svg:not(.mark)')].map(s => s.getBoundingClientRect())"
+        ".map(b => [b.left, b.right, b.height])"
     )
-    assert boxes and all(left >= 0 and right <= width and height > 40 for left, right, height in boxes)
+    assert boxes and all(left >= 0 and right <= width and height > 30 for left, right, height in boxes)
     seen.close()
 
 
@@ -65,7 +66,7 @@ def test_tables_need_no_scrolling_on_a_telephone(browser: Any, page: str, tmp_pa
 def test_no_text_of_a_figure_is_cut_off(browser: Any, page: str, tmp_path: Path) -> None:
     seen, _, _ = _see(browser, page, tmp_path, 1200, "light")
     cut = seen.evaluate(
-        """[...document.querySelectorAll('figure svg')].flatMap(s => {const o = s.getBoundingClientRect();
+        """[...document.querySelectorAll('figure svg:not(.mark)')].flatMap(s => {const o = s.getBoundingClientRect();
         return [...s.querySelectorAll('text')].filter(t => {const b = t.getBoundingClientRect();
         return b.left < o.left - 2 || b.right > o.right + 2 || b.top < o.top - 2 || b.bottom > o.bottom + 2})
         .map(t => s.id + ': ' + t.textContent.trim())})"""
@@ -78,7 +79,7 @@ def test_no_text_of_a_figure_is_cut_off(browser: Any, page: str, tmp_path: Path)
 def test_no_labels_lie_on_one_another(browser: Any, page: str, tmp_path: Path) -> None:
     seen, _, _ = _see(browser, page, tmp_path, 1200, "light")
     covered = seen.evaluate(
-        """[...document.querySelectorAll('figure svg')].flatMap(s => {
+        """[...document.querySelectorAll('figure svg:not(.mark)')].flatMap(s => {
         const boxes = [...s.querySelectorAll('text')].map(t => [t.textContent.trim(), t.getBoundingClientRect()]);
         const out = [];
         for (let i = 0; i < boxes.length; i++) for (let j = i + 1; j < boxes.length; j++) {

@@ -5,18 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from gpuwise.errors import InputError
-from gpuwise.money.rent_or_own.comparison import RentOrOwn
-from gpuwise.money.run.cost import RunCost
 from gpuwise.pick.compare.comparison import Comparison
 from gpuwise.pick.compare.rows import say
+from gpuwise.report.answers.costs import dollars, own_answer, run_answer
+from gpuwise.report.answers.exported import pictures, write_page, write_pictures
+from gpuwise.report.answers.written import body
 from gpuwise.report.compare_page import compare_page, write_compare_figures, write_compare_page
-from gpuwise.report.cost_figures import cost_drawings, dollars, main_options
-from gpuwise.report.cost_page import cost_page, rent_or_own_words, run_words, write_cost_figure, write_cost_page
-from gpuwise.report.run_figures import run_drawings
 from gpuwise.units import format_usd
 
 
@@ -47,56 +44,50 @@ def test_marks_are_those_of_the_rows(comparison: Comparison, read: Any) -> None:
     assert weak == sum(c.weak and c.value is not None for r in comparison.rows for c in r.cells)
 
 
-def test_rent_or_own_shows_every_option_and_assumption(owned: RentOrOwn, read: Any) -> None:
-    text = read(cost_page(owned)).text
-    for option in owned.options:
-        assert option.label in text and format_usd(option.usd_per_gpu_hour.expected) in text
-    for assumption in owned.assumptions:
-        assert assumption.label in text and " ".join(assumption.value.split()) in text
-    for sentence in rent_or_own_words(owned):
-        assert sentence in text
-    assert owned.best.label in rent_or_own_words(owned)[0]
+def test_rent_or_own_shows_every_option_and_assumption(owned: dict[str, Any], read: Any) -> None:
+    text = read(body(own_answer(owned))).text
+    for option in owned["options"]:
+        assert option["label"] in text and format_usd(option["usd_per_gpu_hour"]["expected"]) in text
+    for assumption in owned["assumptions"]:
+        assert assumption["label"] in text and " ".join(assumption["value"].split()) in text
 
 
-def test_the_figures_of_rent_or_own(owned: RentOrOwn) -> None:
-    found = {d.key: d for d in cost_drawings(owned)}
-    assert set(found) == {"over-time", "by-hours", "breakdown", "tornado", "prices", "mix", "difference"}
-    for bar in owned.bars[:5]:
-        assert bar.label.split()[0] in found["tornado"].svg and bar.label in found["tornado"].description
-    for option in owned.options:
-        assert dollars(option.total_usd.expected) in found["breakdown"].svg
-    assert {o.name for o in main_options(owned)} >= {"own", "on-demand"}
-    cheapest = owned.mix_counts[int(np.argmin(owned.mix_usd[1]))]
-    assert f"own {cheapest:,.0f}" in found["mix"].caption
+def test_the_figures_of_rent_or_own(owned: dict[str, Any]) -> None:
+    drawn = pictures(body(own_answer(owned)))
+    for title in ("Spent over time", "What the money is for", "What moves owning", "What a rented GPU-hour", "How many to own"):
+        assert title in drawn
+    for bar in owned["drivers"][:5]:
+        assert bar["label"] in drawn
 
 
-def test_the_bill_is_on_its_page(billed: RunCost, read: Any) -> None:
-    text = read(cost_page(billed, title="My run")).text
+def test_the_bill_is_on_its_page(billed: dict[str, Any], read: Any) -> None:
+    text = read(body(run_answer(billed))).text
     assert "My run" in text
-    for line in billed.lines:
-        assert line.name in text and dollars(line.usd.expected) in text
-    for sentence in run_words(billed):
-        assert sentence in text
-    assert [d.key for d in run_drawings(billed)] == ["bill", "power", "carbon"]
-    assert dollars(billed.total_usd.expected) in text
+    for line in billed["bill"]:
+        assert line["item"] in text
+    assert format_usd(billed["total_usd"]["expected"]) in text
+    drawn = pictures(body(run_answer(billed)))
+    assert "The bill" in drawn and "Power while training" in drawn and "Carbon" in drawn
 
 
 @pytest.mark.thorough
-def test_pages_and_figures_are_written(comparison: Comparison, owned: RentOrOwn, billed: RunCost, tmp_path: Path) -> None:
+def test_pages_and_figures_are_written(
+    comparison: Comparison, owned: dict[str, Any], billed: dict[str, Any], tmp_path: Path
+) -> None:
     write_compare_page(comparison, tmp_path / "c.html")
     write_compare_figures(comparison, tmp_path / "c.svg")
-    write_cost_page(owned, tmp_path / "o.html")
-    write_cost_figure(billed, tmp_path / "b.svg")
+    write_page(own_answer(owned), tmp_path / "o.html")
+    write_pictures(run_answer(billed), tmp_path / "b.svg")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["b.svg", "c.html", "c.svg", "o.html"]
     assert (tmp_path / "c.svg").read_text().startswith("<?xml")
 
 
-def test_a_wrong_target_is_refused(comparison: Comparison, owned: RentOrOwn, tmp_path: Path) -> None:
+def test_a_wrong_target_is_refused(comparison: Comparison, owned: dict[str, Any], tmp_path: Path) -> None:
     for call in (
         lambda: write_compare_page(comparison, tmp_path / "c.svg"),
         lambda: write_compare_figures(comparison, tmp_path / "c.png"),
-        lambda: write_cost_page(owned, tmp_path),
-        lambda: write_cost_figure(owned, tmp_path / "o.html"),
+        lambda: write_page(own_answer(owned), tmp_path),
+        lambda: write_pictures(own_answer(owned), tmp_path / "o.html"),
     ):
         with pytest.raises(InputError):
             call()

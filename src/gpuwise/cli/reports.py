@@ -1,14 +1,19 @@
-"""Reports with figures that a command writes beside its answer."""
+"""An answer where it was asked to go: the terminal, JSON, and pages and pictures beside them."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gpuwise.cli.shown import Shown
+    from gpuwise.report.answers.answer import Answer
 
 
 def check_reports(html: Path | None, svg: Path | None = None) -> None:
-    """Raises InputError and MissingExtraError where a page or a figure cannot be written; None is none asked for."""
+    """Raises InputError where a page or a picture cannot be written; None is none asked for."""
     if html is not None or svg is not None:
         from gpuwise.files import FIGURE_SUFFIXES, PAGE_SUFFIXES, check_target
 
@@ -16,8 +21,35 @@ def check_reports(html: Path | None, svg: Path | None = None) -> None:
         check_target(svg, FIGURE_SUFFIXES)
 
 
+def report(
+    document: dict[str, Any],
+    answer: Callable[[dict[str, Any]], Answer],
+    shown: Shown | None,
+    *,
+    json: bool,
+    html: Path | None = None,
+    svg: Path | None = None,
+) -> None:
+    """Show a document: as JSON, or as the ``answer`` made from it; and write the answer to the files asked for."""
+    made = None if json and html is None and svg is None else answer(document)
+    if made is not None and (html is not None or svg is not None):
+        from gpuwise.cli.asked import asked
+        from gpuwise.report.answers.exported import write_page, write_pictures
+
+        write_report(html, lambda path: write_page(made, path, asked()))
+        write_report(svg, lambda path: write_pictures(made, path))
+    if json:
+        from gpuwise.cli.out import print_json
+
+        print_json(document)
+    elif made is not None:
+        from gpuwise.cli.answer import show
+
+        show(made, shown)
+
+
 def write_report(path: Path | None, write: Callable[[Path], object]) -> None:
-    """``write`` to ``path``, where one was asked for, and where it is on stderr."""
+    """``write`` to ``path``, where one was asked for, and print on stderr where it is."""
     if path is not None:
         write(path)
         sys.stderr.write(f"wrote {path}\n")

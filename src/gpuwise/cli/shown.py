@@ -16,6 +16,8 @@ if TYPE_CHECKING:
         """The options as they were given."""
 
         all: bool
+        steps: bool
+        """Of ``cost own``, which counts them only where they are asked for."""
 
 
 WHAT = Group("Show more", sort_key=90)

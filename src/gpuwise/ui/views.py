@@ -11,10 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from gpuwise.errors import UnknownNameError
-from gpuwise.report.answers import choosing, code, lab, machine, serving
+from gpuwise.report.answers import choosing, code, costs, lab, machine, serving
 from gpuwise.report.answers.answer import Answer
-from gpuwise.report.answers.drawings import WIDTH
-from gpuwise.report.answers.drawings import style as drawings_style
+from gpuwise.report.answers.exported import pictures
 from gpuwise.report.answers.look import style
 from gpuwise.report.answers.strategy import option_query
 from gpuwise.report.answers.training import fit_answer, plan_answer
@@ -31,10 +30,10 @@ ANSWERS: Mapping[str, Callable[[Document], Answer]] = {
     "pick": choosing.pick_answer,
     "compare": choosing.compare_answer,
     "capacity": serving.capacity_answer,
+    "cost": costs.cost_answer,
 }
 """By the name of the question."""
 VIEWS: Mapping[str, Callable[[Document], list[str]]] = {
-    "cost": choosing.cost,
     "own": code.code_fit,
     "occupancy": code.occupancy,
     "simulate": lab.simulation,
@@ -47,12 +46,6 @@ VIEWS: Mapping[str, Callable[[Document], list[str]]] = {
 """Of those that are HTML at once."""
 KINDS = {"html": "text/html", "svg": "image/svg+xml", "json": "application/json", "csv": "text/csv"}
 _FRONT = re.compile(r'<figure id="front">.*?</figure>\n', re.DOTALL)
-_SVG = re.compile(r"<svg (?![^>]*class=\"mark\").*?</svg>", re.DOTALL)
-_FIGURE = re.compile(r"<figure\b.*?</figure>", re.DOTALL)
-_LEGEND = re.compile(r'<li><svg class="mark"[^>]*><rect class="(\w+)"[^>]*/></svg>(.*?)</li>', re.DOTALL)
-GAP = 20.0
-LETTER = 7.2
-"""Width of a letter of a legend."""
 REGISTERS = [str(n) for n in range(16, 256, 1)]
 BLOCKS = [str(n) for n in range(32, 1025, 32)]
 """Steps of the sliders of the lab."""
@@ -125,7 +118,7 @@ def export(name: str, kind: str, document: Document, command: str) -> str:
     body = view(name, document, shlex.split(command)[1:] if command.startswith("gpuwise ") else ())
     if kind == "html":
         return page(f"gpuwise {name}", command, [f"<style>{style()}</style>", inert(body)])
-    return _pictures(body)
+    return pictures(body)
 
 
 def _table(document: Document) -> str:
@@ -148,30 +141,3 @@ def _table(document: Document) -> str:
 
     walk(At(document))
     return out.getvalue()
-
-
-def _pictures(body: str) -> str:
-    """The figures below one another as one SVG file, each with the names of its colours."""
-    parts, y = list[str](), 0.0
-    for figure in _FIGURE.findall(inert(body)):
-        for svg in _SVG.findall(figure):
-            box = re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', svg)
-            label = re.search(r'aria-label="([^"]*)"', svg)
-            if box is None:
-                continue
-            wide, high = float(box[1]), float(box[2])
-            title = label[1].partition(". ")[0] if label else ""
-            parts.append(f'<text x="0" y="{y + 14:g}">{title}</text>')
-            parts.append(svg.replace("<svg ", f'<svg y="{y + GAP:g}" width="{wide:g}" height="{high:g}" ', 1))
-            y += high + 1.2 * GAP
-        names = [(ink, re.sub(r"<[^>]*>", "", words).strip()) for ink, words in _LEGEND.findall(figure)]
-        x = 0.0
-        for ink, words in names:
-            wide = 26.0 + LETTER * len(words)
-            x, y = (0.0, y + 18.0) if x and x + wide > WIDTH else (x, y)
-            parts.append(f'<rect class="{ink}" x="{x:g}" y="{y + 4:g}" width="9" height="9"/>')
-            parts.append(f'<text x="{x + 13:g}" y="{y + 13:g}">{words}</text>')
-            x += wide
-        y += (18.0 if names else 0.0) + GAP
-    size = f'viewBox="0 0 {WIDTH:g} {y:g}" width="{WIDTH:g}" height="{y:g}"'
-    return f'<svg xmlns="http://www.w3.org/2000/svg" {size}><style>{drawings_style()}</style>{"".join(parts)}</svg>\n'

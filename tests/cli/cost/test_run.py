@@ -10,6 +10,7 @@ import pytest
 from gpuwise.cli.cost.run import run
 from gpuwise.cli.options import LayoutOptions, Training
 from gpuwise.cli.plan.command import plan
+from gpuwise.cli.shown import options_shown
 from gpuwise.errors import InputError, UnknownNameError, UnpredictableError
 
 ASK = {"on": "8xH100-SXM", "tokens": 1e9}
@@ -20,10 +21,12 @@ def test_the_answer_comes_first_and_fits(width: int, monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("COLUMNS", str(width))
     assert run("gpt2", **ASK, country="DE") == 0
     lines = capsys.readouterr().out.split("\n")
-    assert lines[0].startswith("GPT-2") and lines[1].strip().startswith("$") and "CO2e" in "".join(lines[:6])
-    assert max(len(line) for line in lines) <= width
-    text = "\n".join(lines)
-    for title in ("The bill", "Power while training", "Stops and checkpoints", "Warnings"):
+    assert lines[0].startswith("GPT-2") and ": $" in lines[0] and "CO2e" in "".join(lines[:8])
+    assert max(len(line) for line in lines) <= width and len(lines) <= 26
+    shown = options_shown("cost run")(all=True)
+    assert run("gpt2", **ASK, country="DE", shown=shown) == 0
+    text = capsys.readouterr().out
+    for title in ("The bill", "Power while training", "Stops and checkpoints", "Assumed"):
         assert f"\n{title}" in text
     for item in ("training", "evaluation", "lost work", "restarts", "accelerators", "hosts", "at the meter", "total"):
         assert f"\n  {item}" in text
@@ -65,9 +68,9 @@ def test_spot_says_what_it_blends(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_ones_own_machine(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("gpt2", on="m2-ultra", tokens=1e8, country="SE") == 0
+    assert run("gpt2", on="m2-ultra", tokens=1e8, country="SE", shown=options_shown("cost run")(all=True)) == 0
     out = capsys.readouterr().out
-    assert "one's own machine" in out and "\n  electricity" in out
+    assert "the machine is not in the bill" in " ".join(out.split()) and "\n  electricity" in out
     with pytest.raises(UnpredictableError):
         run("gpt2", on="m2-ultra", tokens=1e8)
 

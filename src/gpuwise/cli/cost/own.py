@@ -10,11 +10,15 @@ from cyclopts import Parameter
 
 from gpuwise.cli.cost.input import CurrencyOptions, DemandOptions, DrawnOptions, OwningOptions, RentingOptions
 from gpuwise.cli.options import given, refuse
-from gpuwise.cli.reports import check_reports
+from gpuwise.cli.reports import check_reports, report
+from gpuwise.cli.shown import options_shown
 
 if TYPE_CHECKING:
+    from gpuwise.cli.shown import Shown
     from gpuwise.money.rent_or_own.rules import RuleCheck
     from gpuwise.serve.capacity.answer import Capacity
+else:
+    Shown = options_shown("cost own")
 
 NOTHING_WANTED, OWNED_AS_KNOWN, RENTED_AS_KNOWN, IN_DOLLARS, AS_MANY = (
     DemandOptions(),
@@ -41,12 +45,12 @@ def own(
     rented: RentingOptions = RENTED_AS_KNOWN,
     country: Annotated[str | None, Parameter(metavar="COUNTRY")] = None,
     simple: Annotated[bool, Parameter(negative="")] = False,
-    steps: Annotated[bool, Parameter(negative="")] = False,
     rules: Annotated[bool, Parameter(negative="")] = False,
     drawn: DrawnOptions = AS_MANY,
     money: CurrencyOptions = IN_DOLLARS,
     html: Path | None = None,
     svg: Path | None = None,
+    shown: Shown | None = None,
     json: Annotated[bool, Parameter(negative="")] = False,
 ) -> int:
     """Compare ways to get GPU-hours, rented or owned, over scenarios of prices, demand and failures.
@@ -59,8 +63,6 @@ def own(
         Location, for carbon and electricity: DE, US-VA, aws:eu-central-1.
     simple
         Simple sum only: no server, power, cost of capital or resale, constant prices.
-    steps
-        Show how each cost component changes the total, individually and cumulatively.
     rules
         Test the rule "rent below 100 hours a month, buy above 1,000" for these GPUs (several with commas), at half,
         once and twice the rental price.
@@ -73,7 +75,13 @@ def own(
     """
     options: dict[str, object] = given(usage, NOTHING_WANTED) | given(owned, OWNED_AS_KNOWN) | given(rented, RENTED_AS_KNOWN)
     options |= given(drawn, AS_MANY) | given(money, IN_DOLLARS)
-    options |= {"country": country, "steps": steps or None, "rules": rules or None, "svg": svg, "html": html}
+    options |= {
+        "country": country,
+        "steps": (shown is not None and shown.steps) or None,
+        "rules": rules or None,
+        "svg": svg,
+        "html": html,
+    }
     chosen = [name for name, value in options.items() if value is not None]
     if simple:
         refuse(chosen, "changes nothing under --simple", "leave one of them out", OF_SIMPLE)
@@ -81,10 +89,8 @@ def own(
     if rules:
         chosen += ["simple"] * simple
         refuse(chosen, "changes nothing under --rules", "leave one of them out", OF_RULES | {"rules"})
-        return _rules(on, usage.years, owned, rented, country, drawn.seed, money, json)
-    return answer_hours(
-        on, usage, owned, rented, country, drawn, money, html=html, svg=svg, json=json, simple=simple, steps=steps
-    )
+        return _rules(on, usage.years, owned, rented, country, drawn.seed, money, shown, json=json)
+    return answer_hours(on, usage, owned, rented, country, drawn, money, shown, html=html, svg=svg, json=json, simple=simple)
 
 
 def refuse_beside_one_sum(owned: OwningOptions) -> None:
@@ -102,19 +108,18 @@ def answer_hours(
     country: str | None,
     drawn: DrawnOptions,
     money: CurrencyOptions,
+    shown: Shown | None,
     *,
     html: Path | None,
     svg: Path | None,
     json: bool,
     simple: bool = False,
-    steps: bool = False,
     fleet: Capacity | None = None,
 ) -> int:
     """Show what the GPU-hours of ``usage`` cost; of ``fleet``, where it is what they are for."""
     import datetime
     from dataclasses import replace
 
-    from gpuwise.cli.cost.figures import write_figures
     from gpuwise.cli.cost.input import demand_of, footprint, in_dollars, ownership_of, renting_of, simple_question
     from gpuwise.facts.hardware.naming import USUAL, find_cluster
     from gpuwise.money.rent_or_own.scenarios import rent_or_own
@@ -142,30 +147,19 @@ def answer_hours(
     if cluster.assumption:
         result = replace(result, notes=(cluster.assumption, *result.notes))
     cost_steps = None
-    if steps and not simple:
+    if shown is not None and shown.steps and not simple:
         from gpuwise.money.rent_or_own.counting import count_up
 
         cost_steps = count_up(bare, (demand, ownership, renting), usage.years, seed=drawn.seed)
-    write_figures(result, html, svg)
-    if json:
-        from gpuwise.cli.out import print_json
-        from gpuwise.money.rent_or_own.document import comparison_document
+    from gpuwise.money.rent_or_own.document import comparison_document
+    from gpuwise.report.answers.costs import own_answer
 
-        document = comparison_document(result, cost_steps)
-        if fleet is not None:
-            from gpuwise.serve.capacity.document import capacity_document
+    document = comparison_document(result, cost_steps)
+    if fleet is not None:
+        from gpuwise.serve.capacity.document import capacity_document
 
-            document |= {"served": capacity_document(fleet)["served"]}
-        print_json(document)
-    else:
-        from gpuwise.cli.cost.view import show_rent_or_own
-
-        if fleet is not None:
-            from gpuwise.cli.cost.view import fleet_words
-            from gpuwise.cli.out import console
-
-            console().print(fleet_words(fleet), style="bold")
-        show_rent_or_own(result, cost_steps)
+        document |= {"served": capacity_document(fleet)["served"]}
+    report(document, own_answer, shown, json=json, html=html, svg=svg)
     return 0
 
 
@@ -177,6 +171,8 @@ def _rules(
     country: str | None,
     seed: int,
     money: CurrencyOptions,
+    shown: Shown | None,
+    *,
     json: bool,
 ) -> int:
     import datetime
@@ -194,12 +190,7 @@ def _rules(
         checks += check_rule(
             cluster.accelerator.name, ownership, renting_of(cluster, rented, datetime.date.today()), years, seed=seed
         )
-    if json:
-        from gpuwise.cli.out import print_json
+    from gpuwise.report.answers.costs import rules_answer
 
-        print_json({"horizon_months": years, "checks": [check.as_dict() for check in checks]})
-    else:
-        from gpuwise.cli.cost.view import show_rules
-
-        show_rules(checks)
+    report({"horizon_months": years, "checks": [check.as_dict() for check in checks]}, rules_answer, shown, json=json)
     return 0

@@ -9,7 +9,8 @@ from cyclopts import Parameter
 
 from gpuwise.cli.cost.input import Share, Span
 from gpuwise.cli.options import LEFT_OPEN, NOTHING_FIXED, Count, LayoutOptions, Money, Training, wishes_of
-from gpuwise.cli.reports import check_reports
+from gpuwise.cli.reports import check_reports, report
+from gpuwise.cli.shown import options_shown
 from gpuwise.cli.step.options import OwnCode, is_own_code
 from gpuwise.errors import InputError
 from gpuwise.units import DAY_S, format_count
@@ -17,6 +18,7 @@ from gpuwise.units import DAY_S, format_count
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from gpuwise.cli.shown import Shown
     from gpuwise.facts.grid import Grid
     from gpuwise.facts.hardware.systems import Cluster
     from gpuwise.facts.offers.storage import StoragePrice
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
     from gpuwise.money.run.changes import Change
     from gpuwise.money.run.cost import Run, RunCost
     from gpuwise.plan.answer import Option, Plan
+else:
+    Shown = options_shown("cost run")
 
 LONGEST_YEARS, YEAR_S = 100.0, 365.25 * DAY_S
 
@@ -48,6 +52,7 @@ def run(
     eval_share: Annotated[Share | None, Parameter(metavar="SHARE")] = None,
     html: Path | None = None,
     svg: Path | None = None,
+    shown: Shown | None = None,
     json: Annotated[bool, Parameter(negative="")] = False,
 ) -> int:
     """Cost of one training run on --tokens (or your own code on --samples): money, power and carbon.
@@ -89,7 +94,6 @@ def run(
     """
     import datetime
 
-    from gpuwise.cli.cost.figures import write_figures
     from gpuwise.money.run.changes import changes
     from gpuwise.money.run.cost import run_cost
     from gpuwise.plan.api import make_plan
@@ -121,7 +125,11 @@ def run(
         plan = captured_plan(model, on, training, fixed, code, samples=samples, price=rent_price, provider=provider)
         amount = f"{format_count(samples)} samples"
     if plan.best is None:
-        return _nothing_fits(plan, on, json)
+        from gpuwise.plan.document import answer_document
+        from gpuwise.report.answers.training import plan_answer
+
+        report(answer_document(plan), plan_answer, None, json=json)
+        return 1
     best = plan.best
     if best.time_s.expected > LONGEST_YEARS * YEAR_S:
         raise InputError(
@@ -132,35 +140,28 @@ def run(
     spot_usd = _spot(best.cluster, best.price, today, provider) if spot else None
     cost = run_cost(_run(plan, best, storage, place, site, spot_usd, eval_share, egress_gb, None if pue is None else pue[0]))
     other = changes(cost, today)
-    write_figures(cost, html, svg, title=f"{plan.name}, {amount}")
-    if json:
-        _print_document(plan, cost, other)
-    else:
-        from gpuwise.cli.cost.run_view import show_run_cost
+    from gpuwise.report.answers.costs import run_answer
 
-        show_run_cost(plan, cost, other, amount)
+    report(_document(plan, cost, other), run_answer, shown, json=json, html=html, svg=svg)
     return 0
 
 
-def _print_document(plan: Plan[Any], cost: RunCost, other: Sequence[Change]) -> None:
-    from gpuwise.cli.out import print_json
+def _document(plan: Plan[Any], cost: RunCost, other: Sequence[Change]) -> dict[str, Any]:
     from gpuwise.money.run.cost import published_usd
     from gpuwise.money.run.document import run_document
     from gpuwise.plan.cluster_document import cluster_document
 
     own = plan.samples is not None
-    print_json(
-        {
-            "model": {"id": None if own else plan.goal.arch.id, "name": plan.name},
-            **({"samples": plan.samples, "batch": plan.step.batch} if own else {"tokens": plan.tokens}),
-            "cluster": cluster_document(cost.run.cluster),
-            "assumed": [] if own else list(plan.goal.assumed),
-            "warnings": list(plan.warnings),
-            "published": list(plan.published),
-            "published_usd": list(published_usd(plan.goal.arch.id, cost.run, plan.tokens)) if plan.published else [],
-            **run_document(cost, other),
-        }
-    )
+    return {
+        "model": {"id": None if own else plan.goal.arch.id, "name": plan.name},
+        **({"samples": plan.samples, "batch": plan.step.batch} if own else {"tokens": plan.tokens}),
+        "cluster": cluster_document(cost.run.cluster),
+        "assumed": [] if own else list(plan.goal.assumed),
+        "warnings": list(plan.warnings),
+        "published": list(plan.published),
+        "published_usd": list(published_usd(plan.goal.arch.id, cost.run, plan.tokens)) if plan.published else [],
+        **run_document(cost, other),
+    }
 
 
 def _place(country: str | None, provider: str | None) -> tuple[Grid | None, Site | None]:
@@ -232,18 +233,3 @@ def _run(
         evaluation_share=eval_share,
         egress_gb=egress_gb,
     )
-
-
-def _nothing_fits(plan: Plan[Any], on: str, json: bool) -> int:
-    if json:
-        from gpuwise.cli.out import print_json
-        from gpuwise.plan.document import answer_document
-
-        print_json(answer_document(plan))
-    else:
-        from gpuwise.cli.out import console
-
-        to = console()
-        to.print(f"{plan.name} does not fit on {on}: there is no bill.")
-        to.print("`gpuwise fit` with the same options lists what would make it fit, and at what cost in speed.", style="dim")
-    return 1

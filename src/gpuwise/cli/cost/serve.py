@@ -19,12 +19,16 @@ from gpuwise.cli.cost.input import (
 )
 from gpuwise.cli.cost.own import AS_MANY, IN_DOLLARS, OWNED_AS_KNOWN, RENTED_AS_KNOWN, answer_hours, refuse_beside_one_sum
 from gpuwise.cli.options import rate_per_s
+from gpuwise.cli.shown import options_shown
 from gpuwise.errors import InputError
 
 if TYPE_CHECKING:
     import datetime
 
+    from gpuwise.cli.shown import Shown
     from gpuwise.serve.capacity.answer import Capacity
+else:
+    Shown = options_shown("cost own")
 
 NOTHING_SERVED, AS_NOW = ServingOptions(), FutureOptions()
 
@@ -38,11 +42,11 @@ def serve(
     owned: OwningOptions = OWNED_AS_KNOWN,
     rented: RentingOptions = RENTED_AS_KNOWN,
     country: Annotated[str | None, Parameter(metavar="COUNTRY")] = None,
-    steps: Annotated[bool, Parameter(negative="")] = False,
     drawn: DrawnOptions = AS_MANY,
     money: CurrencyOptions = IN_DOLLARS,
     html: Path | None = None,
     svg: Path | None = None,
+    shown: Shown | None = None,
     json: Annotated[bool, Parameter(negative="")] = False,
 ) -> int:
     """Compare renting and owning the GPUs that serve a model to --users or at a --rate.
@@ -55,8 +59,6 @@ def serve(
         The GPUs: 8xH100-SXM, 2x4090, this (those of this machine). The count is that of one server.
     country
         Location, for carbon and electricity: DE, US-VA, aws:eu-central-1.
-    steps
-        Show how each cost component changes the total, individually and cumulatively.
     html
         Write a page with figures to this file.
     svg
@@ -72,7 +74,7 @@ def serve(
     fleet = served_fleet(model, on, served, datetime.date.today())
     hours = hours_of(fleet, DemandOptions(**asdict(usage)))
     on = f"{fleet.cluster.system.count}x{fleet.cluster.accelerator.id}"
-    return answer_hours(on, hours, owned, rented, country, drawn, money, html=html, svg=svg, json=json, steps=steps, fleet=fleet)
+    return answer_hours(on, hours, owned, rented, country, drawn, money, shown, html=html, svg=svg, json=json, fleet=fleet)
 
 
 def served_fleet(model: str, on: str, served: ServingOptions, today: datetime.date) -> Capacity:

@@ -22,7 +22,6 @@ from gpuwise.predict.estimate import Estimate
 
 SCENARIOS = 2048
 """Enough for percentiles that move by less than a few parts in a hundred from seed to seed."""
-_CURVE_POINTS = 40
 
 
 def break_even(
@@ -31,18 +30,11 @@ def break_even(
     """The break-even of ``gpus`` owned ones; ``batch`` has the scenarios of the horizon."""
     months = months_to_break_even(demand, ownership, rent, gpus, seed)
     hours, _ = hours_to_break_even(batch, gpus)
-    curve = np.linspace(HOURS_PER_MONTH / _CURVE_POINTS, HOURS_PER_MONTH, _CURVE_POINTS)
-    fixed, variable, price, total = _per_gpu(batch, gpus)
-    owned = (fixed[None, :] / curve[:, None] + variable[None, :]) / total
-    rented = np.quantile(price / total, BAND)
     return BreakEven(
         months=capped(months, LONGEST_MONTHS),
         months_never=float(np.mean(~np.isfinite(months))),
         hours_per_month=capped(hours, HOURS_PER_MONTH),
         hours_never=float(np.mean(~np.isfinite(hours))),
-        curve_hours=curve,
-        curve_own=np.quantile(owned, BAND, axis=1),
-        curve_rent=np.repeat(rented[:, None], _CURVE_POINTS, axis=1),
     )
 
 
@@ -74,7 +66,7 @@ def crossing(saved: Array) -> Floats:
 def hours_to_break_even(batch: Batch, gpus: int) -> tuple[Floats, Floats]:
     """Hours a month and owned GPU from which owning is cheaper, infinite where it never is, and the most an owned
     GPU can deliver; ``(S,)`` each."""
-    fixed, variable, price, _ = _per_gpu(batch, gpus)
+    fixed, variable, price = _per_gpu(batch, gpus)
     gain = price - variable
     most = HOURS_PER_MONTH * np.broadcast_to(batch.usable, gain.shape)
     hours = np.maximum(fixed, 0.0) / np.where(gain > 0, gain, 1.0)
@@ -89,9 +81,9 @@ def capped(values: Floats, most: float) -> Estimate | None:
     return Estimate(float(low), float(middle), float(min(high, most)), "derived")
 
 
-def _per_gpu(batch: Batch, gpus: int) -> tuple[Floats, Floats, Floats, float]:
+def _per_gpu(batch: Batch, gpus: int) -> tuple[Floats, Floats, Floats]:
     """Present value of an owned GPU that idles (resale counted), of an hour a month of work on it beyond that, of an
-    hour a month on demand, ``(S,)`` each; and the sum of the discounts."""
+    hour a month on demand, ``(S,)`` each."""
     ownership, x, total = batch.own, batch.x, float(batch.discounts.sum())
     resale = ownership.resale_usd(gpus, x, batch.months, batch.last) * batch.discounts[-1]
     standing = ownership.hardware_usd(gpus, x) - resale + sum(ownership.fixed_usd(gpus, x, batch.discounts).values())
@@ -99,4 +91,4 @@ def _per_gpu(batch: Batch, gpus: int) -> tuple[Floats, Floats, Floats, float]:
     power_usd = (batch.kw_busy - batch.kw_idle) * x["usd_per_kwh"] * total
     price = batch.mean_price().astype(np.float64) * total
     fixed, variable, price = np.broadcast_arrays(standing / gpus + idle, power_usd, price)
-    return fixed, variable, price, total
+    return fixed, variable, price

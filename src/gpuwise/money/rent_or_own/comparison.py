@@ -80,12 +80,6 @@ class BreakEven:
     when that is more than a month has in half of the scenarios."""
     hours_never: float
     """Share of the scenarios in which no number of hours makes owning cheaper."""
-    curve_hours: Floats
-    """``(H,)`` delivered hours a month and owned GPU."""
-    curve_own: Floats
-    """``(3, H)`` US dollars per delivered GPU-hour when owned."""
-    curve_rent: Floats
-    """``(3, H)`` the same on demand."""
 
 
 LONGEST_MONTHS = 120
@@ -156,9 +150,6 @@ class RentOrOwn:
     """Name of the renting option with the lowest expected total."""
     own_minus_rent_usd: Estimate
     """``own`` less ``best_rent``, over the horizon."""
-    difference_edges: Floats
-    difference_counts: Floats
-    """Histogram of the same: ``(B + 1,)`` and ``(B,)``."""
     regret_usd: Estimate
     """What the best option costs over the one that turns out cheapest, scenario by scenario."""
     prices: PriceFan

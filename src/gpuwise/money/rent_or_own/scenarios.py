@@ -32,7 +32,6 @@ from gpuwise.money.rent_or_own.uncertain_inputs import Array
 MOST_SCENARIOS = 5_000_000
 MOST_MONTHS = 120
 _FAN = (0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95)
-_BINS = 60
 
 
 def rent_or_own(
@@ -81,7 +80,6 @@ def rent_or_own(
         options = [o for o in options if o.name != "mix"]
     best_rent = next(o.name for o in options if not o.owned_gpus)
     difference = totals["own"] - totals[best_rent]
-    counts, edges = np.histogram(difference, bins=_BINS)
     regret = totals[options[0].name] - stacked.min(axis=0)
     return RentOrOwn(
         demand=demand,
@@ -93,8 +91,6 @@ def rent_or_own(
         own_wins=float(np.mean(difference < 0)),
         best_rent=best_rent,
         own_minus_rent_usd=spread(difference),
-        difference_edges=edges.astype(np.float64),
-        difference_counts=counts.astype(np.float64),
         regret_usd=spread(regret),
         prices=_fan(rent, some),
         break_even=break_even(demand, ownership, rent, some, gpus, longer),

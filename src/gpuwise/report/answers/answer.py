@@ -257,11 +257,12 @@ def brief(sentences: Sequence[str]) -> list[str]:
 
 def _again(asked: Sequence[str], command: Command) -> list[str]:
     """The words of ``asked`` with another command and other options."""
+    named = 2 if " ".join(asked[:2]) in PARTS else 1
     flags = {"--json", "--all", *(f"--{name}" for names in PARTS.values() for name in names)}
     new = {f"--{name.replace('_', '-')}": value for name, value in command.sets.items()}
     dropped = {f"--{name}" for name in command.drops} | new.keys() | {f"--no-{name[2:]}" for name in new}
-    words, skip = [command.command or asked[0]], False
-    for word, after in itertools.pairwise([*asked[1:], "--"]):
+    words, skip = [*(command.command.split() or asked[:named])], False
+    for word, after in itertools.pairwise([*asked[named:], "--"]):
         name = word.partition("=")[0]
         if skip or word in flags:
             skip = False

@@ -25,11 +25,9 @@ from gpuwise.report.answers.answer import (
     plain,
     span,
 )
-from gpuwise.report.answers.drawings import Line, around, lines, ranges
 from gpuwise.report.answers.parts import PARTS
-from gpuwise.report.answers.values import BASIS, At, cell, sentences, shown
-from gpuwise.report.page import TableCell, TableRow, heading, notes, table
-from gpuwise.text import capital, escape
+from gpuwise.report.answers.values import BASIS, At
+from gpuwise.text import capital
 from gpuwise.units import format_bytes, format_number, format_usd
 
 OPTION = ("total_usd", "usd_per_gpu_hour", "cheapest_share", "utilisation")
@@ -462,53 +460,3 @@ def _sources(d: At, names: list[str], sources: At) -> Table:
                 rows.append(Row([Cell(r["title"]), Cell(name), Cell(kind), Cell(words)]))
     columns = [Column("figure", words=True), Column("of", words=True), Column("kind", words=True), Column("source", under=True)]
     return Table(COMPARE["sources"], columns, rows)
-
-
-def cost(document: Mapping[str, Any]) -> list[str]:
-    """Rent or own as the body of a page."""
-    d = At(document)
-    if not d["options"]:
-        return []
-    labels = {o["name"].text: o["label"].text for o in d["options"]}
-    best = d["best"].text
-    figures = "".join(
-        f"<div><dt>{escape(t)}</dt><dd>{shown(p).html}</dd></div>"
-        for t, p in (
-            ("Owning comes out cheaper in", d["own_wins"]),
-            ("Owning minus renting", d["own_minus_rent_usd"]),
-            ("Owning breaks even after, months", d["break_even"]["months"]),
-            ("Owning breaks even from, hours a month and GPU", d["break_even"]["hours_per_month_and_gpu"]),
-        )
-        if p
-    )
-    rows = [
-        TableRow(
-            o["label"].text,
-            [cell(o[k], mark="best" if o["name"].text == best else "") for k in OPTION],
-        )
-        for o in d["options"]
-    ]
-    head = ["option", "total", "a GPU-hour", "cheapest in", "used"]
-    drivers = [(r["label"].text, r["usd_at_low"], r["usd_at_high"]) for r in d["drivers"]]
-    tornado = (
-        ranges("drivers", "What moves owning minus renting", drivers, d["own_minus_rent_usd"], format_usd) if drivers else ""
-    )
-    body = [
-        f"<h2>{escape(d['accelerator'].text)}: {escape(labels.get(best, best))}</h2>",
-        f'<dl class="tiles">{figures}</dl>',
-        table("Options", head, rows),
-        f'<div class="figures">{_over_time(d)}{tornado}</div>',
-    ]
-    assumed = [TableRow(a["label"].text, [TableCell(a["value"].text, a["source"].text, "words")]) for a in d["assumptions"]]
-    return [*body, heading("Assumed"), table("Assumed", ["what", "value"], assumed), notes(sentences(d["notes"]))]
-
-
-def _over_time(d: At) -> str:
-    """The expected sums, month by month."""
-    series = [Line(o["label"].text, [(float(m), p.number) for m, p in enumerate(o["cumulative_usd"][1])]) for o in d["options"]]
-    series = [s for s in series if len(s.points) > 2]
-    if not series:
-        return ""
-    x = around("month", [a for s in series for a, _ in s.points], "{:.0f}".format, zero=True)
-    y = around("spent", [b for s in series for _, b in s.points], format_usd, zero=True)
-    return lines("spent", "Spent over time", x, y, series)

@@ -364,8 +364,8 @@ def stacks(key: str, title: str, rows: Sequence[tuple[str, Sequence[Part]]], tex
     wide = WIDTH - LEFT - RIGHT
     y, body = 6.0, ""
     for name, parts in rows:
-        body += f'<text x="{LEFT - 6}" y="{y + 14:g}" text-anchor="end">{escape(name)}</text>'
-        x = LEFT
+        body += f'<text x="{LEFT:g}" y="{y + 9:g}">{escape(name)}</text>'
+        x, y = LEFT, y + 14
         for p in parts:
             size = p.place.number / most * wide
             if size > 0:
@@ -405,6 +405,23 @@ def ranges(key: str, title: str, rows: Sequence[tuple[str, At, At]], base: At, t
     named = f"<li>{mark(0)} at its low end</li><li>{mark(1)} at its high end</li>"
     named += "<li>each alone, the others at their middle; solid line: mean of all scenarios, dashed: zero</li>"
     return figure(key, f"{title}: {base.text} expected", body, described, high, f'<ul class="legend">{named}</ul>')
+
+
+def bars(key: str, title: str, rows: Sequence[tuple[str, At]], text: Callable[[float], str]) -> str:
+    """A bar from nothing for each name, with its interval as a line through its end."""
+    if not rows:
+        return ""
+    most = max(max(p.number, p["high"].number if p["high"] else 0.0) for _, p in rows) or 1.0
+    body = ""
+    for i, (name, p) in enumerate(rows):
+        y, wide = 34.0 * i + 6, p.number / most * (WIDTH - 4)
+        body += f'<text x="4" y="{y + 9}">{escape(f"{name}: {text(p.number)}")}</text>'
+        body += f'<rect class="f0" x="4" y="{y + 14}" width="{max(wide, 0.5):.1f}" height="12"/>'
+        if p["low"] and p["high"]:
+            low, high = (4 + p[end].number / most * (WIDTH - 4) for end in ("low", "high"))
+            body += f'<line class="l-ink" x1="{low:.1f}" x2="{high:.1f}" y1="{y + 20}" y2="{y + 20}"/>'
+    described = f"{title}. " + "; ".join(f"{name} {text(p.number)}" for name, p in rows)
+    return figure(key, title, body, described, 34.0 * len(rows) + 8)
 
 
 CELL = 18.0

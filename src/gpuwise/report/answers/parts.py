@@ -54,5 +54,20 @@ PARTS: Mapping[str, Mapping[str, str]] = {
         "tried": "Each change alone",
         "gpus": "Bigger GPUs, and more of these",
     },
+    "cost own": {
+        "ways": "Every way to get the hours",
+        "steps": "What each cost component changes, alone and together",
+        "drivers": "What drives it, each alone from its 10th to its 90th percentile",
+        "energy": "Electricity at the meter and carbon over the whole time",
+        "time": "Spending over time, rental prices to come, how many to own",
+        "assumptions": "Assumptions, with their ranges and sources",
+    },
+    "cost run": {
+        "bill": "The bill",
+        "changes": "What would change it",
+        "power": "Power while training; energy of the whole run",
+        "stops": "Stops and checkpoints",
+        "published": "Published runs",
+    },
 }
 """By command: name and title of each part."""
