@@ -36,12 +36,12 @@ class CapturedStep:
     name: str
     capture: Capture
     batch: int | None
-    """Of one accelerator; None when the step chooses its own and takes none."""
+    """Batch per accelerator; None when the step chooses its own batch."""
     seq_len: int | None
     precision: str
     sites: Sites = field(default_factory=lambda: Sites([]))
     batches: BatchSearch[StepEstimate] | None = None
-    """With ``batch="auto"``: the batches tried."""
+    """Batches tried, with ``batch="auto"``."""
     captures: int = 0
     """Captures that were run for all of the answer."""
 
@@ -58,8 +58,8 @@ class OtherHardware(Generic[E]):
 
 @dataclass(frozen=True, slots=True)
 class Option(Generic[E]):
-    """A way to run the work on a cluster with what it takes. ``time_s``, ``cost_usd`` and ``energy`` are for the tokens or
-    samples asked for; without any, for a billion tokens, or for one step of own code."""
+    """One way to run the work on a cluster, with its time, cost and energy. ``time_s``, ``cost_usd`` and ``energy`` are for
+    the tokens or samples requested; otherwise, for a billion tokens, or for one step of own code."""
 
     cluster: Cluster
     estimate: E
@@ -68,8 +68,8 @@ class Option(Generic[E]):
     cost_usd: Estimate | None
     energy: Energy | None
     tuned: E | None = None
-    """What the authors of the stack reach, by which strategies are ranked; ``estimate`` is what a team can expect. None for
-    own code, which is timed as it is."""
+    """Estimate at the level that the stack's authors reach, used to rank strategies; ``estimate`` is what a team can expect.
+    None for own code, which is timed directly."""
     run: Run | None = None
     operation: Operation | None = None
     """The whole run and its hours (models of the catalogue; None where it would not end): ``time_s`` and ``cost_usd`` hold
@@ -86,28 +86,28 @@ class Option(Generic[E]):
 
 
 class _Answer(Shown):
-    """What both answers say of their subject."""
+    """Fields common to ``Fit`` and ``Plan``."""
 
     __slots__ = ()
     subject: Goal | CapturedStep
 
     @property
     def goal(self) -> Goal:
-        """Of a model of the catalogue. Raises ValueError for own code."""
+        """The goal, for catalogue models. Raises ValueError for own code."""
         if isinstance(self.subject, CapturedStep):
             raise ValueError(f"{self.subject.name} is a captured step: it has no goal")
         return self.subject
 
     @property
     def step(self) -> CapturedStep:
-        """Of own code. Raises ValueError for a model of the catalogue."""
+        """The captured step, for own code. Raises ValueError for a catalogue model."""
         if isinstance(self.subject, Goal):
             raise ValueError(f"{self.subject.arch.name} is a model of the catalogue: it has no captured step")
         return self.subject
 
     @property
     def name(self) -> str:
-        """What was asked about."""
+        """Name of the model or step."""
         return self.subject.name if isinstance(self.subject, CapturedStep) else self.subject.arch.name
 
     @property
@@ -118,14 +118,14 @@ class _Answer(Shown):
 
 @dataclass(frozen=True, slots=True)
 class Fit(_Answer, Generic[E]):
-    """Whether it fits. ``remedies`` are single changes: those that suffice first, each group in order of least slowdown
-    (None when they were not asked for); ``combinations`` the fastest fitting one of each kind; ``failed`` the changes that
-    cannot be made, and why."""
+    """Answer to "does it fit". ``remedies`` are single changes: those that suffice first, each group in order of least
+    slowdown (None when not searched); ``combinations`` is the fastest fitting combination of each kind; ``failed`` lists the
+    changes that cannot be made, and why."""
 
     subject: Goal | CapturedStep
     cluster: Cluster
     estimate: E
-    """As asked for."""
+    """Estimate of the requested strategy."""
     remedies: tuple[Remedy[E], ...] | None
     combinations: tuple[Remedy[E], ...] = ()
     bigger: tuple[OtherHardware[E], ...] = ()
@@ -133,12 +133,12 @@ class Fit(_Answer, Generic[E]):
     more: tuple[OtherHardware[E], ...] = ()
     """The fewest of the same accelerators that hold it (models of the catalogue)."""
     micro_batch: int = 0
-    """The largest that fits as it stands (models of the catalogue; 0 when nothing does)."""
+    """Largest micro-batch that fits without other changes (catalogue models; 0 when none does)."""
     seq_len: int = 0
-    """The longest that fits as it stands (models of the catalogue; 0 when nothing does)."""
+    """Longest sequence that fits without other changes (catalogue models; 0 when none does)."""
     failed: tuple[tuple[str, str], ...] = ()
     at_bound: E | None = None
-    """With every size that depends on values the most it can be; None where there is none (own code)."""
+    """Estimate with every data-dependent size at its maximum; None when no size depends on data (own code)."""
 
     @property
     def fits(self) -> bool:
@@ -156,9 +156,9 @@ class SearchStats:
 
 @dataclass(frozen=True, slots=True)
 class Plan(_Answer, Generic[E]):
-    """``best`` is None when nothing fits; ``smallest`` then says how far away the smallest strategy is.
+    """``best`` is None when nothing fits; ``smallest`` then shows how much the smallest strategy is over.
 
-    ``changes`` are what one change to the best would do, fastest first for own code (None when they were not asked for).
+    ``changes``: effects of one change to the best plan, fastest first, for own code (None when not searched).
     """
 
     subject: Goal | CapturedStep
@@ -174,15 +174,15 @@ class Plan(_Answer, Generic[E]):
     smallest: E | None = None
     search: SearchStats | None = None
     scaling: tuple[Scaling, ...] = ()
-    """Of own code over several accelerators."""
+    """Scaling over several accelerators, for own code."""
     published: tuple[str, ...] = ()
-    """Runs of the same model that somebody published, each a sentence."""
+    """Published runs of the same model, one sentence each."""
     samples: float | None = None
-    """Of own code: what the time and cost are for, None for one step."""
+    """Number of samples that time and cost cover, for own code; None for one step."""
 
     @property
     def tokens(self) -> float:
-        """What times and costs of a model of the catalogue are for."""
+        """Number of tokens that time and cost cover, for a catalogue model."""
         return tokens_of(self.goal.wishes)
 
     @property
@@ -201,7 +201,7 @@ class Plan(_Answer, Generic[E]):
 
     @property
     def step_time_s(self) -> Estimate | None:
-        """Of the whole cluster, the gradients' exchange included; None when nothing fits."""
+        """Step time of the whole cluster, including gradient communication; None when nothing fits."""
         whole = [s.step_time_s for s in self.scaling if s.n == self.cluster.n_accelerators]
         if whole:
             return whole[0]

@@ -29,13 +29,13 @@ def make_plan(
     provider: str | None = None,
     today: datetime.date | None = None,
 ) -> Plan[TrainingEstimate]:
-    """The best strategy to train ``model`` with ``wishes`` on ``on``, with what it takes and why.
+    """The fastest strategy to train ``model`` on ``on`` under ``wishes``, with its time, cost and reasons.
 
-    A name that means several GPUs is the one most people mean, and one without a number means one GPU or, where the training
-    does not fit on one, the fewest that hold it; ``plan.goal.assumed`` says so.
-    Without ``on``, rented clusters are compared, which needs ``wishes.tokens``. A price is the one given, a
-    provider's, or the median of all; its age is counted to ``today`` (now, by default). Raises InputError
-    and its kinds (UnknownNameError, AmbiguousNameError, LayoutError), and UnpredictableError.
+    An ambiguous GPU name is read as the most common one. A name without a count means one GPU, or the fewest on which the
+    training fits. ``plan.goal.assumed`` lists these assumptions. Without ``on``, rented clusters are compared, which needs
+    ``wishes.tokens``. The price is the given one, a provider's, or the median of all offers; its age is counted to ``today``
+    (default: now). Raises InputError and its subclasses (UnknownNameError, AmbiguousNameError, LayoutError), and
+    UnpredictableError.
     """
     from gpuwise.plan.planner import Pricing, plan_on  # with what a run costs, which a fit does not ask
 
@@ -69,13 +69,14 @@ def _on_enough(plan: Plan[TrainingEstimate], pricing: Pricing) -> Plan[TrainingE
         enough = f"{more.cluster.n_accelerators} GPUs, the fewest of 2, 4, 8 ... that hold it (no number was given)"
         cluster = replace(more.cluster, assumption="; ".join(filter(None, (goal.cluster.assumption, enough))))
         wider = plan_on(goal.arch, cluster, goal.wishes, pricing)
-        if wider.best is not None and not _moved(wider):  # so many take another stack, which may need more
+        if wider.best is not None and not _moved(wider):  # this many accelerators need another stack, which may use more memory
             return wider
     return plan
 
 
 def _moved(plan: Plan[TrainingEstimate]) -> bool:
-    """Whether the weights are in host memory though nobody asked for that: where the number is open, more are taken first."""
+    """Whether the weights are in host memory without a request for it. If the number of accelerators is open, more of them are
+    tried first."""
     if plan.best is None or plan.goal.wishes.offload_parameters:
         return False
     return weights_on_host(plan.best.estimate.strategy)

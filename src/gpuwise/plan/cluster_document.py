@@ -8,7 +8,7 @@ from gpuwise.facts.hardware.systems import Cluster, System, system_named
 from gpuwise.predict.memory.device import usable_bytes
 
 PLAN_VERSION = 1
-"""Of the format of plan files (``plan.plan_file`` reads them); a file without one is of the first."""
+"""Version of the plan file format (read by ``plan.plan_file``); a file without a version is version 1."""
 
 
 def cluster_document(cluster: Cluster) -> dict[str, object]:

@@ -1,6 +1,6 @@
-"""What a practitioner would take when nothing is said: sequence length, batch, stack, offload of nothing.
+"""Defaults for unspecified inputs: sequence length, batch, stack, no offload.
 
-Every default is returned with the words that justify it, so that a plan can say what it assumed.
+Every default is returned with its reason, so that a plan can list its assumptions.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ BATCH_TOKENS: tuple[tuple[float, float, str], ...] = (
 )
 """(parameters up to, tokens a step, source), by published pre-training runs."""
 MANY_TOKENS = 1.0e12
-"""From so many tokens on, small models take :data:`LONG_RUN_BATCH_TOKENS`: those of GPT-3 read 0.3e12."""
+"""Number of training tokens above which small models take :data:`LONG_RUN_BATCH_TOKENS`; GPT-3's sizes were trained on 0.3e12."""
 LONG_RUN_BATCH_TOKENS: tuple[tuple[float, float, str], ...] = (
     (2.0e9, 2.0e6, "TinyLlama, arXiv 2401.02385 section 2.3; Pythia, arXiv 2304.01373"),
     (4.0e9, 4.0e6, "StableLM-3B-4E1T, github.com/Stability-AI/StableLM; OLMo 1B, arXiv 2402.00838 table 5"),
 )
-"""As :data:`BATCH_TOKENS`, for models that read a trillion tokens or more."""
+"""Like :data:`BATCH_TOKENS`, for models trained on a trillion tokens or more."""
 REPLICA_BYTES = 18.0
 """Bytes a parameter of a replica trained in 16 bits: weights 2, gradients 4, fp32 copy and Adam's moments 12."""
 REPLICA_SHARE = 0.5
@@ -52,7 +52,7 @@ FROZEN_SHARE = 0.75
 """A base model under adapters that takes at most this share of one GPU's memory is replicated: samples are short, and their
 activations are computed again."""
 FROZEN_BYTES = 2.0
-"""Of a frozen parameter in 16 bits."""
+"""Bytes of a frozen 16-bit parameter."""
 TRAINER_WHY = "Hugging Face's Trainer and PEFT, which TRL, LLaMA-Factory and Axolotl run for adapters"
 """Their READMEs: github.com/huggingface/trl, hiyouga/LLaMA-Factory, axolotl-ai-cloud/axolotl."""
 FULL_WHY = "Hugging Face's Trainer, which TRL, LLaMA-Factory and Axolotl run to fine-tune every weight"
@@ -85,8 +85,9 @@ def default_global_batch(arch: Architecture, seq_len: int, *, fine_tuning: bool,
 
 
 BATCH_TOLERANCE = 1.125
-"""A default batch moves this far to one that more data-parallel degrees and micro-batches divide. Llama 2 to Llama 3 moved by
-4, GPT-3 by 6 between sizes (the sources of ``BATCH_TOKENS``): an eighth is no other recipe."""
+"""Largest factor by which a default batch is moved to one that more data-parallel degrees and micro-batches divide. The batch
+grew 4x from Llama 2 to Llama 3 and 6x between sizes of GPT-3 (sources of ``BATCH_TOKENS``), so an eighth does not change the
+recipe."""
 LARGEST_BATCH_RATIO = 2.0
 """The batch grows to the number of devices up to this ratio: beyond, model parallelism takes the rest of the devices."""
 
@@ -128,7 +129,7 @@ def round_log2(x: float) -> int:
 FIRST_YEAR = 2017
 """Mixed precision (arXiv 1710.03740): no stack here trains as it was done before."""
 SAME_RUN_RATIO = 2.0
-"""A cluster of as many accelerators as a published run had, or of up to so many times more or less, is for that run."""
+"""A cluster counts as that of a published run if its number of accelerators is within this factor."""
 
 
 def published_run(
@@ -137,9 +138,9 @@ def published_run(
     options: Mapping[str, int | str | bool] = MappingProxyType({}),
     named: str | None = None,
 ) -> KnownRun | None:
-    """The published run with older software that pre-training ``arch`` on ``cluster`` is: the same model on about as many
-    accelerators of that family. None where there is none, where it had today's software, and where its software does not have
-    what was asked for (``options``) or is not the stack that was ``named``."""
+    """The published run with older software that matches pre-training ``arch`` on ``cluster``: same model, about as many
+    accelerators of the same family. None if there is no such run, if it used today's software, or if its software lacks the
+    requested ``options`` or is not the ``named`` stack."""
     n, family = cluster.n_accelerators, cluster.accelerator.family
     for run in known_runs().get(arch.id, ()):
         alike = run.gpus is not None and 1 / SAME_RUN_RATIO <= n / run.gpus <= SAME_RUN_RATIO
@@ -181,12 +182,12 @@ def default_stack(
     updates_on_host: bool = True,
     year: int | None = None,
 ) -> tuple[str, str]:
-    """Software stack and why: the usual one of ``year`` (today's where none is given), or where that lacks what was asked for
-    (``options``, fields of a strategy by name) another that has it.
+    """Software stack and the reason: the default stack of ``year`` (None: today), or another one if that lacks the requested
+    ``options`` (strategy fields by name).
 
     ``fine_tuning``: with adapters, whose frozen weights take ``frozen_bytes`` each. ``full``: every weight of a checkpoint is
-    fine-tuned. ``replica_bytes``: of a trained parameter with its gradient and states.
-    ``updates_on_host``: the optimizer can run there."""
+    fine-tuned. ``replica_bytes``: bytes of a trained parameter with its gradient and states. ``updates_on_host``: the
+    optimizer can run there."""
     offloads = bool(options.get("offload_optimizer", False))
     parameters = count_parameters(arch).total
     sizes = (frozen_bytes * parameters, replica_bytes * parameters)
@@ -219,7 +220,8 @@ def _has(stack: str, options: Mapping[str, int | str | bool], *, adapters: bool,
 def _usual_stack(
     cluster: Cluster, frozen: float, replica: float, *, fine_tuning: bool, full: bool, offloads: bool, updates_on_host: bool
 ) -> tuple[str, str]:
-    """As :func:`default_stack`; ``frozen`` and ``replica`` are the bytes of a base model's weights and of a model in training."""
+    """Like :func:`default_stack`; ``frozen`` and ``replica`` are the bytes of a base model's weights and of a model in
+    training."""
     if cluster.accelerator.vendor.lower() not in ("nvidia", "amd"):
         return "compiled-fsdp", "PyTorch with a compiler is what runs on this vendor's devices"
     if fine_tuning:

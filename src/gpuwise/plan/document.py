@@ -70,7 +70,7 @@ def _plan(plan: Plan[TrainingEstimate]) -> Document:
 
 def _run(job: Job) -> Document:
     """The command of the stack's own tool, which tool that is, and what of the layout it has no setting for."""
-    from gpuwise.export.targets import command, gaps_of, tool_of  # with every tool: a fit asks for none of them
+    from gpuwise.export.targets import command, gaps_of, tool_of  # loads every tool; a fit needs none of them
 
     tool = tool_of(job.strategy.stack, adapters=job.strategy.lora_rank > 0)
     return {
@@ -115,7 +115,7 @@ def _option(option: Option[TrainingEstimate]) -> Document:
 
 
 def _levels(option: Option[TrainingEstimate]) -> Document:
-    """What the tuned level would be, what the whole time holds, and what "assume 40 % MFU" says; seconds."""
+    """Seconds at the tuned level, of the whole run, and by the rule "assume 40 % MFU"."""
     e, tuned, run, operation = option.estimate, option.tuned, option.run, option.operation
     if tuned is None or run is None:
         return {}

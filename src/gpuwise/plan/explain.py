@@ -29,11 +29,11 @@ CURES: dict[str, str] = {
     "offload": "the host link: keeping states on the device removes it",
     "framework": "per-step overheads of the software: a larger batch a step shortens it",
 }
-"""What to do about each part of a step when it dominates."""
+"""Advice for each part of a step when it dominates."""
 SMALL = 0.005
 """Below half a percent a change makes no difference worth a sentence."""
 UNSEEN = 0.0005
-"""What is printed as 0.0 %."""
+"""Shares below this are printed as 0.0 %."""
 
 
 def reasons(
@@ -57,7 +57,7 @@ def reasons(
 
 
 def _blocked(best: TrainingEstimate, neighbours: Sequence[Neighbour]) -> list[tuple[Neighbour, str]]:
-    """What would be faster if it fitted, or fitted as surely, and why it is not taken."""
+    """Faster strategies that do not fit, or fit less surely, and the reason they are not chosen."""
     faster = sorted((n for n in neighbours if (n.slower or 0.0) < -SMALL), key=lambda n: n.slower or 0.0)
     found: list[tuple[Neighbour, str]] = []
     for n in faster:
@@ -80,7 +80,7 @@ def shortage(e: TrainingEstimate) -> str:
 
 
 def _chosen(best: TrainingEstimate, neighbours: Sequence[Neighbour]) -> list[str]:
-    """What the chosen value of each choice saves against its nearest alternative."""
+    """Time that each chosen value saves compared with its nearest alternative."""
     sentences: list[str] = []
     for change, current in _choices(best.strategy):
         alternatives = [n for n in neighbours if n.changes[0].name == change]
@@ -143,8 +143,8 @@ def chance(p: float) -> str:
 
 
 def speed_words(slower: float | None, *, least: float = SMALL) -> str:
-    """``12 % slower``, ``same`` (by less than ``least``), ``30 % faster`` of a time over another less one: slower by time, faster
-    by speed; a dash where no time is known."""
+    """``12 % slower``, ``same`` (by less than ``least``), ``30 % faster`` from a ratio of times minus one: slowdown by time,
+    speedup by speed; a dash without a time."""
     if slower is None:
         return "-"
     if abs(slower) < least:

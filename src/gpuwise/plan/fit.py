@@ -1,8 +1,7 @@
-"""Does it fit, and if not, what is the cheapest change that makes it fit.
+"""Does the training fit, and if not, which change makes it fit at the lowest cost.
 
-A remedy is one change; its saving is in bytes on the fullest rank, its price in step time against the
-strategy asked for (as if that had fitted). When no single change suffices, or to go further, the fastest
-combination of each kind is searched.
+A remedy is one change. Its saving is in bytes on the fullest rank; its cost is step time relative to the requested strategy
+(as if that fitted). When no single change suffices, or to save more, the fastest combination of each kind is searched.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ def check_fit(arch: Architecture, cluster: Cluster, wishes: Wishes, today: datet
 
 
 def _at_level(goal: Goal, tuned: Fit[TrainingEstimate]) -> Fit[TrainingEstimate]:
-    """The answer at the level of published runs: what is asked for, its changes and other hardware each at its own."""
+    """The answer at the level of published runs: the request, its changes and other hardware, each at its own level."""
 
     def level_of(e: TrainingEstimate) -> TrainingEstimate:
         return practice_of(goal.arch, e.strategy, tuned.cluster).of(e)
@@ -119,8 +118,8 @@ def _remedies(goal: Goal, baseline: TrainingEstimate) -> tuple[Remedy[TrainingEs
 
 
 def _legal(goal: Goal, before: Strategy, after: Strategy) -> Strategy | None:
-    """``after`` on the same stack, or where that cannot on the one that asking for it takes; other adapters always on that one,
-    with what its tool recomputes. None where neither has it."""
+    """``after`` on the same stack, or if that stack lacks it, on the default stack for it. Other adapters always take their
+    own default stack, with its tool's recompute setting. None if neither has it."""
     if _adapters(after) == _adapters(before) and _is_legal(goal, after):
         return after
     asked = as_asked(goal, after)
@@ -142,7 +141,8 @@ def _adapters(s: Strategy) -> tuple[bool, bool]:
 
 
 def _remedy(goal: Goal, baseline: TrainingEstimate, e: TrainingEstimate) -> Remedy[TrainingEstimate]:
-    """``e`` against the baseline; its name says which stack to ask for where that is another one, or not the usual one of it."""
+    """``e`` compared with the baseline. Its name includes the stack if that differs, or is not the default stack of the
+    change."""
     before, after = baseline.strategy, e.strategy
     changes = changes_between(before, after)
     if after.recompute == before.recompute == "none" and usual_recompute(after) != "none":
@@ -166,14 +166,14 @@ def lighter_changes(s: Strategy, usual_precision: str) -> Iterator[tuple[Change,
 
 
 SIZES = ("micro_batch", "accumulation", "recompute", "recompute_every")
-"""What one asks for as a start: a change that makes it fit may be of these too."""
+"""Sizes given as a starting point; a change that makes the training fit may alter these too."""
 
 
 def _together(
     goal: Goal, baseline: TrainingEstimate, singles: Sequence[Remedy[TrainingEstimate]]
 ) -> tuple[Remedy[TrainingEstimate], ...]:
-    """What makes it fit: the combinations with all that was asked for, with other sizes too where none of those surely fits,
-    else the fastest single change of each kind that suffices."""
+    """Ways to make it fit: combinations that leave the request unchanged; with other sizes too if none of those surely fits;
+    else the fastest sufficient single change of each kind."""
     found = tuple(_combinations(goal, baseline))
     sure = any(r.estimate.fit_probability >= 1 - goal.wishes.risk for r in found)
     if not sure and any(name in goal.wishes.fixed for name in SIZES):
@@ -250,7 +250,7 @@ def _longest(goal: Goal, plain: Strategy) -> int:
 
 
 def _surely(goal: Goal, e: TrainingEstimate) -> bool:
-    """Whether it fits with the probability asked for."""
+    """Whether it fits with the requested probability."""
     return e.fits and e.fit_probability >= 1 - goal.wishes.risk
 
 

@@ -1,4 +1,4 @@
-"""What a person wants trained, with the gaps filled by stated defaults."""
+"""A training request, with gaps filled by stated defaults."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ from gpuwise.workload.stacks.stack import HIDDEN_EXPERTS_SINCE, find_stack, in_y
 from gpuwise.workload.strategy import CHOICES, COLUMNS, DEGREES, NEUTRAL, OPTIONS, Strategy
 
 RISK = 0.1
-"""Probability that memory does not suffice after all which a plan may take, when nothing is said."""
+"""Default for the maximum accepted probability of running out of memory."""
 AUTO = "auto"
-"""As a precision: every format of :data:`FASTER` that the accelerator has, and the usual one."""
+"""As a precision: try every format of :data:`FASTER` that the accelerator has, and the default one."""
 FASTER = ("fp8", "mxfp8", "nvfp4")
 
 
 @dataclass(frozen=True, slots=True)
 class Wishes:
-    """What was asked for. ``None`` means: choose.
+    """The user's request. ``None`` means: choose.
 
-    ``fixed`` holds values of the other fields of a strategy: what must not be searched (``{"tp": 4, "sharding": "zero3"}``), and
-    options that the choice of the rest does not depend on.
+    ``fixed``: values of other strategy fields that must not be searched (``{"tp": 4, "sharding": "zero3"}``), and options that
+    the choice of the rest does not depend on.
     """
 
     tokens: float | None = None
@@ -77,7 +77,7 @@ class Wishes:
     fixed: Mapping[str, int | str | bool] = field(default_factory=dict[str, "int | str | bool"])
     exhaustive: bool = False
     risk: float = RISK
-    """Probability, at the most, that memory does not suffice after all."""
+    """Maximum accepted probability of running out of memory."""
     host_memory_bytes: float | None = None
     """Memory of each host; ``None``: the system's."""
 
@@ -88,7 +88,7 @@ class Wishes:
 
     @property
     def frozen_bytes(self) -> float:
-        """What a frozen parameter takes under adapters."""
+        """Bytes of a frozen parameter under adapters."""
         return NF4_BYTES_PER_PARAMETER if self.quantized_base else FROZEN_BYTES
 
 
@@ -98,8 +98,7 @@ WISHED = tuple(f.name for f in fields(Wishes) if f.name in OPTIONS and f.name !=
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """Everything a search needs but the cluster's strategies. ``assumed`` says which values were defaults,
-    and why."""
+    """All inputs of a search except the cluster's strategies. ``assumed`` lists which values were defaults, and why."""
 
     arch: Architecture
     cluster: Cluster
@@ -318,7 +317,7 @@ def formats_of(asked: tuple[str, ...], accelerator: Accelerator) -> tuple[str, .
 
 
 def _replica_bytes(wishes: Wishes, cluster: Cluster) -> float:
-    """Bytes of a parameter in training as it is asked for: weight, fp32 copy, gradient and the optimizer's states."""
+    """Bytes of a trained parameter: weight, fp32 copy, gradient and optimizer states."""
     precision = next((p for p in wishes.precision if p != AUTO), default_precision(cluster.accelerator)[0])
     base = Strategy(precision=precision, optimizer=wishes.optimizer or "adamw", gradient_dtype=wishes.gradient_dtype or "fp32")
     b = parameter_bytes(_halved(base) if wishes.half_weights else base)
@@ -326,7 +325,7 @@ def _replica_bytes(wishes: Wishes, cluster: Cluster) -> float:
 
 
 def on_stack(goal: Goal, stack: str, why: str) -> Goal:
-    """``goal`` with another stack than the one that was assumed, and what hangs on it."""
+    """``goal`` with another assumed stack, and the defaults that depend on it."""
     stack = in_year(stack, goal.year)
     fused = not unfused_attention(stack, goal.cluster.accelerator, goal.year)
     cast = find_stack(stack).weight_cast_per_micro_batch
@@ -346,8 +345,8 @@ def on_stack(goal: Goal, stack: str, why: str) -> Goal:
 
 
 def as_asked(goal: Goal, strategy: Strategy) -> Strategy:
-    """``strategy`` on the stack that asking for it on the goal's cluster would take, with what hangs on the stack; as it is where
-    the stack was asked for. Raises what :func:`make_goal` raises."""
+    """``strategy`` on the default stack for it on the goal's cluster, with the defaults that depend on the stack; unchanged if
+    the user named a stack. Raises what :func:`make_goal` raises."""
     wishes, base = goal.wishes, goal.bases[0]
     if wishes.stack is not None:
         return strategy
@@ -378,7 +377,7 @@ def as_asked(goal: Goal, strategy: Strategy) -> Strategy:
 
 
 def _with_experts(base: Strategy, wishes: Wishes, arch: Architecture, year: int | None) -> Strategy:
-    """``base`` with the experts' exchange that is asked for, or else that of its stack in ``year``."""
+    """``base`` with the requested expert all-to-all, or that of its stack in ``year``."""
     dated = arch.moe is not None and year is not None and year < HIDDEN_EXPERTS_SINCE
     older = dated and not find_stack(base.stack).own_exchange
     return replace(
@@ -391,7 +390,7 @@ def _with_experts(base: Strategy, wishes: Wishes, arch: Architecture, year: int 
 
 
 def usual_recompute(base: Strategy) -> str:
-    """What is recomputed by default: all where the stack's own tool turns that on, always or beside frozen 4-bit weights."""
+    """Default recomputation: full if the stack's own tool turns that on, always or with frozen 4-bit weights."""
     stack = find_stack(base.stack)
     return "full" if stack.checkpoints or (base.quantized_base and stack.checkpoints_quantized) else "none"
 
@@ -409,7 +408,7 @@ def _halved(base: Strategy) -> Strategy:
 
 
 def _batch(arch: Architecture, cluster: Cluster, seq_len: int, fine_tuning: bool, tokens: float | None) -> tuple[int, str]:
-    """The usual batch, moved to one that the cluster's devices divide."""
+    """The default batch, moved to one that the cluster's devices divide."""
     usual, why = default_global_batch(arch, seq_len, fine_tuning=fine_tuning, tokens=tokens)
     n = cluster.n_accelerators
     batch = batch_for_devices(usual, n)

@@ -1,8 +1,7 @@
-"""Which accelerators, and how many, when a person names none: rented systems compared by what the whole job
-takes.
+"""Choice of accelerators and their number when the user names none: rented systems compared by the cost or time of the whole job.
 
-Clusters are tried in the order of a bound no plan beats (every peak reached to ``BEST_MFU``), and only
-those whose bound already loses are left out.
+Clusters are tried in the order of a lower bound (every peak reached to ``BEST_MFU``); a cluster is skipped only if its bound
+already loses.
 """
 
 from __future__ import annotations
@@ -36,24 +35,24 @@ COUNTS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 PATIENCE_S = 30 * DAY_S
 """How long a job may take when no deadline and no budget is given."""
 SHORTEST_S = HOUR_S
-"""Nobody rents several accelerators for less: starting up and minimum billing would be most of it."""
+"""Shortest job for which several accelerators are compared; below this, startup and minimum billing dominate."""
 LEAST_MFU = 0.06
 """Utilisation of the slowest published run (Llama 3.2 1B; benchmarks/records/practice_2026-11-23.md)."""
 KEEP = 6
-"""Accelerators compared at least, when as many can do the job."""
+"""Minimum number of accelerators to compare, if that many can do the job."""
 COUNTS_TRIED = 4
 """Cluster sizes planned for one accelerator."""
 REASONS = 2
 """Reasons named, at most, why nothing rented will do."""
 UNSEEN_NAMED = 4
-"""Clusters that nobody was seen to rent out, named at most."""
+"""Maximum number of clusters without a known offer to name."""
 TRIES = 48
 """Clusters planned at most."""
 SURELY_FULL = 0.8
-"""Of what the smallest plan takes on a device where none fitted: one with less memory is not searched. Context and workspaces of
-another device are a tenth at most."""
+"""Share of the smallest plan's bytes on a device where nothing fitted: a device with less memory is not searched. Context and
+workspaces of another device differ by a tenth at most."""
 Key = tuple[float, int, float]
-"""How far beyond the limits, whether nobody was seen to rent out that many together, and dollars or seconds."""
+"""Excess over the limits, whether no provider offers that count together, and dollars or seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,19 +61,18 @@ class _Try:
     least_s: float
     least_usd: float
     market: float
-    """Of :func:`~gpuwise.money.cost.market_factor`: counts in the order, not against a budget."""
+    """Factor of :func:`~gpuwise.money.cost.market_factor`: affects the ranking, not the budget."""
     short: bool
     """Several accelerators for a job that one surely does soon."""
 
 
 def compare(arch: Architecture, wishes: Wishes, pricing: Pricing) -> Plan[TrainingEstimate]:
-    """The plan on the best rented cluster, with the best of the others beside it.
+    """The plan on the best rented cluster, with the best of the others as alternatives.
 
     With a budget alone: the fastest within it. Otherwise: the cheapest that meets the deadline (30 days if none is given).
-    Counts that nobody was seen to rent out together come after those that somebody was. When nothing meets the limits, the
-    one that comes nearest. Several accelerators are compared for a short job only where one alone cannot do it. Raises
-    UnpredictableError when nothing rented can train the model, with the reasons given most often, and InputError on wishes that
-    cannot be meant.
+    Counts without a known offer rank after those with one. When nothing meets the limits, the nearest. Several accelerators
+    are compared for a short job only where one alone cannot do it. Raises UnpredictableError when nothing rented can train the
+    model, with the reasons given most often, and InputError on invalid wishes.
     """
     check_wishes(wishes)
     _check_provider(pricing)
@@ -127,7 +125,7 @@ def compare(arch: Architecture, wishes: Wishes, pricing: Pricing) -> Plan[Traini
 
 
 def _nothing_rented(arch: Architecture, refusals: Counter[str], hints: Mapping[str, str | None]) -> UnpredictableError:
-    """That no cluster can, with the reasons of most of them."""
+    """UnpredictableError that no cluster can do it, with the most frequent reasons."""
     reasons = [reason for reason, _ in refusals.most_common(REASONS)]
     return UnpredictableError(
         "no rented cluster",
@@ -138,7 +136,7 @@ def _nothing_rented(arch: Architecture, refusals: Counter[str], hints: Mapping[s
 
 
 def _surely_full(cluster: Cluster, needs: Mapping[int, float]) -> bool:
-    """Whether what was too much for a device among as many, or among more, is far too much for this one."""
+    """Whether the strategy that was too large for as many or more devices is far too large for this device."""
     least = max((need for n, need in needs.items() if n >= cluster.n_accelerators), default=0.0)
     return usable_bytes(cluster.accelerator) < SURELY_FULL * least
 
@@ -183,7 +181,7 @@ def _is_passed_over(option: Option[TrainingEstimate], first: Option[TrainingEsti
 
 
 def seen(cluster: Cluster) -> bool:
-    """Whether somebody was seen to rent out so many of it together."""
+    """Whether a provider is known to rent out that many together."""
     return rented_together(cluster.accelerator, cluster.n_accelerators)
 
 
@@ -289,7 +287,7 @@ def _connected(cluster: Cluster) -> bool:
 
 
 def _check_provider(pricing: Pricing) -> None:
-    """Raises UnknownNameError when nobody of that name rents anything out."""
+    """Raises UnknownNameError for an unknown provider."""
     providers = {o.provider for o in book(pricing.today)}
     if pricing.provider is not None and pricing.provider.lower() not in {p.lower() for p in providers}:
         hint = "it is one of " + ", ".join(sorted(providers))

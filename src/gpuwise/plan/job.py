@@ -20,7 +20,7 @@ CHANGES: tuple[dict[str, int | str | bool], ...] = (
     {"ep": 1},
     {"recompute": "full"},
 )
-"""What is fixed, one after another, when a tool has no option for a part of the best plan."""
+"""Fields to fix, one after another, when a tool has no option for a part of the best plan."""
 
 
 def job_of(plan: Plan[TrainingEstimate]) -> Job:
@@ -51,10 +51,10 @@ def job_within(
     gaps: Callable[[Job], Iterable[str]],
     stack: str | None,
 ) -> tuple[Job, tuple[str, ...]]:
-    """The fastest job that a tool can be told, and what of the best of ``plan`` it cannot.
+    """The fastest job that a tool has options for, and the parts of the best ``plan`` that it lacks.
 
-    ``plan``: what ``make`` answers to ``wishes``; ``gaps``: what of a job the tool has no option for; ``stack``: the tool's own.
-    Where nothing like it can be told, the best with nothing left out. Raises LayoutError where nothing fits.
+    ``plan``: answer of ``make`` to ``wishes``. ``gaps``: parts of a job that the tool has no option for. ``stack``: the tool's
+    own. If no job is possible, the best with no gaps. Raises LayoutError if nothing fits.
     """
     first = job_of(plan)
     lacking = tuple(gaps(first))
@@ -86,7 +86,7 @@ def is_catalogues(arch: Architecture) -> bool:
 
 
 def tokens_of_samples(model: str, samples: float, tokens: float | None) -> float:
-    """The tokens of so many images. Raises InputError for a model of text, or where both are given."""
+    """Tokens of a number of images. Raises InputError for a text model, or if both are given."""
     arch = find_model(model)
     if tokens is not None:
         raise InputError("--samples and --tokens both set the length of training", hint="leave one out")

@@ -1,4 +1,5 @@
-"""Accelerators with more memory than one's own, cheapest first; a price that few ask counts dearer, as in a plan without GPUs."""
+"""Accelerators with more memory than the current one, cheapest first. A price from few offers counts as higher, as in a plan
+without GPUs."""
 
 from __future__ import annotations
 
@@ -20,8 +21,8 @@ BIGGER = 3
 
 
 def known_price(cluster: Cluster, today: datetime.date) -> Price | None:
-    """Dollars an hour of ``cluster``; None where nobody rents it or a person's stored prices are damaged: whether something
-    fits does not depend on what it costs."""
+    """Dollars per hour of ``cluster``; None if no offer exists or the user's stored prices are damaged, since fit does not
+    depend on price."""
     try:
         return price_of(cluster, today)
     except (DataError, InputError, UnpredictableError):
@@ -43,8 +44,8 @@ def larger_hardware(
     *,
     is_known: Callable[[Accelerator], bool] = lambda _: True,
 ) -> Iterator[OtherHardware[E]]:
-    """The same on as many of the cheapest rented accelerators with more memory on which it fits. ``estimate`` gives it on a
-    cluster, and may raise InputError or UnpredictableError where nothing can be said."""
+    """The same estimate on as many of the cheapest rented accelerators with more memory on which it fits. ``estimate``
+    evaluates a cluster and may raise InputError or UnpredictableError if it cannot."""
     least = cluster.accelerator.memory_bytes
     candidates: list[tuple[float, Price, Cluster]] = []
     for name in sorted({o.accelerator_id for o in _offered(today)}):

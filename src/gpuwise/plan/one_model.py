@@ -56,7 +56,8 @@ class ModelRow:
     notes: tuple[str, ...] = ()
     speedup: Estimate | None = None
     first_token_s: Estimate | None = None
-    """Of decoding in an engine: to the first token of a prompt as long as the context that meets nobody, at the client."""
+    """Decoding in an engine: time to the first token of a prompt as long as the context, without other requests, at the
+    client."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +69,9 @@ class ModelAnswer:
     text: str
     flop: float
     weight_bytes: float
-    """All weights in the format asked for."""
+    """Bytes of all weights in the requested format."""
     cache_bytes: float | None
-    """The key-value cache of every sequence at the context asked for."""
+    """Bytes of the key-value cache of every sequence at the requested context."""
     rows: tuple[ModelRow, ...]
     against: ModelRow | None
 
@@ -84,10 +85,10 @@ def decode(
     context: int = 1024,
     batch: int = 1,
 ) -> ModelAnswer:
-    """One more token for each of ``batch`` sequences whose caches hold ``context`` tokens.
+    """One more token for each of ``batch`` sequences with ``context`` tokens in the cache.
 
-    Raises UnknownNameError for a format nobody has, InputError for a model that does not generate or a context
-    beyond it, UnpredictableError when a device has no rate for the format.
+    Raises UnknownNameError for an unknown format, InputError for a model that does not generate or a context beyond it,
+    UnpredictableError when a device has no rate for the format.
     """
     form = find_format(weights).name
     _check_decode(arch, form, context, batch)
@@ -190,7 +191,8 @@ def _assumed(target: Cluster, arch: Architecture) -> tuple[str, ...]:
 
 
 def _how(replica: Replica, form: str, why: str) -> tuple[str, ...]:
-    """What runs it, where the format asked for does not say; ``why`` an engine does not split it over all."""
+    """The program that runs it, if the requested format does not determine it; ``why`` an engine does not split it over all
+    devices."""
     if isinstance(replica, EngineReplica):
         split = "on one GPU" if why and replica.ranks == 1 else f"tensor parallel {replica.ranks}" if replica.ranks > 1 else ""
         return (", ".join(filter(None, (replica.program, split))) + (f": {why}" if why else ""),)

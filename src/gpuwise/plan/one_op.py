@@ -1,9 +1,8 @@
-"""What one operation costs on a GPU or a processor: work, time, rate, share of peak, what binds it.
+"""Cost of one operation on a GPU or processor: work, time, rate, share of peak, bottleneck.
 
-Each function here takes sizes and devices and returns an :class:`Answer`. Times are device times of a long run:
-operands come from memory, or from the cache that a row names, and clocks are those the power limit holds. No rate is above
-the data sheet, intervals included. What the host needs to issue the call is not in the times; where it takes longer than
-the device, the row says ``launch``.
+Each function here takes sizes and devices and returns an :class:`Answer`. Times are device times of a long run: operands come
+from memory, or from the cache that a row names, and clocks are those the power limit allows. No rate is above the data sheet,
+intervals included. Launch time of the host is excluded; if it exceeds the device time, the row says ``launch``.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ from gpuwise.units import format_rate
 
 Target = Cluster | Cpu
 DTYPES = ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "mxfp8", "nvfp4", "int8")
-"""Formats a product may be asked for; whether a device has it is another matter."""
+"""Formats accepted for a product; a device may lack some of them."""
 ATTENTION_DTYPES = ("fp16", "bf16", "fp8")
 LARGEST = 1e15
 """Elements or bytes: beyond it a size is a slip of the keyboard."""
@@ -70,13 +69,13 @@ class OperationTime:
     kind: str
     """``gpu`` or ``cpu``."""
     path: str
-    """What is crossed (``device memory``, ``PCIe``, ``NVLink``); empty where there is one way only."""
+    """Data path (``device memory``, ``PCIe``, ``NVLink``); empty if there is only one."""
     time_s: Estimate
     flop_per_s: float | None
     bytes_per_s: float | None
     """Bytes of the work over its time: for a link one direction, for memory reading and writing together."""
     peak: float
-    """What the rate is a share of: FLOP/s or bytes/s."""
+    """Peak that the rate is compared with: FLOP/s or bytes/s."""
     bound: str
     """``compute``, ``memory``, ``cache``, ``link``, ``latency`` or ``launch``."""
     notes: tuple[str, ...] = ()
@@ -101,9 +100,9 @@ class Answer:
 
 
 def find_target(text: str, ram: Ram | None = None) -> Target:
-    """A GPU, several, or a processor by name, with ``ram``. ``a100`` is read as the 80 GB SXM part, as data sets do; of a chip
-    with both (``M4``, ``Ryzen AI 9 HX 370``) the GPU is meant, unless ``cpu:`` stands before it.
-    ``this`` is the GPU of this machine, or its processor where it has none.
+    """A GPU, several, or a processor by name, with ``ram``. ``a100`` is read as the 80 GB SXM part, as data sets do. For a chip
+    with both (``M4``, ``Ryzen AI 9 HX 370``) the name means the GPU; write ``cpu:`` before it for the processor. ``this`` is the
+    GPU of this machine, or its processor where it has none.
 
     Raises UnknownNameError with the nearest of both catalogues, AmbiguousNameError, InputError.
     """
@@ -133,7 +132,8 @@ _CPU_MEANT = re.compile(r"\s*cpu\s*[:=]\s*", re.IGNORECASE)
 
 
 def find_processor(text: str, ram: Ram | None = None) -> Cpu:
-    """A processor by name, or ``this``; says so when a GPU is meant. Raises UnknownNameError, AmbiguousNameError, InputError."""
+    """A processor by name, or ``this``; the error points out when the name is a GPU's. Raises UnknownNameError,
+    AmbiguousNameError, InputError."""
     if is_this(text):
         return this_processor()
     try:
@@ -152,8 +152,8 @@ def find_processor(text: str, ram: Ram | None = None) -> Cpu:
 def matmul(m: int, n: int, k: int, dtype: str, on: Sequence[Target], against: Cpu | None = None, *, batch: int = 1) -> Answer:
     """``batch`` products of m x k by k x n: 2 m n k FLOP each.
 
-    Raises InputError for sizes that cannot be meant, UnknownNameError for a format nobody has,
-    UnpredictableError for one a device of ``on`` lacks.
+    Raises InputError for invalid sizes, UnknownNameError for an unknown format, UnpredictableError for one a device of ``on``
+    lacks.
     """
     name = known_dtype(dtype, DTYPES)
     _check_sizes(m=m, n=n, k=k, batch=batch)
@@ -206,7 +206,7 @@ def attention(
 
 
 def stream(size: float, on: Sequence[Target], against: Cpu | None = None) -> Answer:
-    """Reading ``size`` bytes from a device's own memory and writing as many. Raises as :func:`matmul`."""
+    """Read ``size`` bytes from a device's own memory and write the same number. Raises as :func:`matmul`."""
     _check_sizes(size=size)
     work = OperationWork("stream", "read and write", "bytes", 0.0, 2.0 * size)
 

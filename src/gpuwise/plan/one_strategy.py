@@ -1,4 +1,4 @@
-"""Plans of layouts that leave nothing to search: in milliseconds what :func:`plan_on` says of each after a search."""
+"""Plans for fully specified layouts: in milliseconds, the same result as :func:`plan_on` after a search."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ class FixedGoal:
 
 
 def plan_strategy(arch: Architecture, cluster: Cluster, wishes: Wishes, pricing: Pricing) -> Plan[TrainingEstimate]:
-    """The one strategy of ``wishes.fixed``, as asked for even where it does not fit; without what a search would compare it with.
+    """The one strategy of ``wishes.fixed``, even if it does not fit, without alternatives.
 
-    Fields that are not fixed have the values of :class:`Strategy`, the accumulation is what the batch leaves. Raises LayoutError
-    and what :func:`make_goal` raises.
+    Fields that are not fixed have the values of :class:`Strategy`; accumulation follows from the batch. Raises LayoutError and
+    what :func:`make_goal` raises.
     """
     return plans_of([fixed_goal(arch, cluster, wishes)], pricing)[0]
 

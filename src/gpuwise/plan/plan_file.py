@@ -122,7 +122,7 @@ def _cluster(part: Any, file: str) -> Cluster:
 
 @cache
 def plan_type() -> type[Any]:
-    """What is read of a plan file, as a type of msgspec."""
+    """The fields read from a plan file, as a msgspec type."""
     architecture, system, strategy = _read(Architecture), _read(System), _read(Strategy)
     model = msgspec.defstruct("PlannedModel", [("id", _Text), ("architecture", architecture | None, None)])
     cluster = msgspec.defstruct("PlannedCluster", [("hardware", system | None, None)], bases=(_Cluster,), kw_only=True)
@@ -141,7 +141,7 @@ def plan_schema() -> dict[str, Any]:
 
 @cache
 def _read(kind: type[Any]) -> type[Any]:
-    """A type of msgspec with the fields of a dataclass, whose numbers are finite and not negative and whose names are known."""
+    """A msgspec type with the fields of a dataclass. Numbers must be finite and not negative, names must be known."""
     hints = get_type_hints(kind)
     specs: list[Any] = []
     for f in fields(kind):
@@ -180,7 +180,8 @@ def _checked(hint: Any, name: str) -> Any:
 
 
 def read_document(name: str) -> dict[str, Any]:
-    """What `gpuwise plan --json` or `gpuwise capacity --json` printed, perhaps after other lines. Raises FileError."""
+    """The document that `gpuwise plan --json` or `gpuwise capacity --json` printed, perhaps after other lines. Raises
+    FileError."""
     text = read_stdin() if name == "-" else read_text(Path(name), hint=HINT)
     try:
         document = parse_json(text, name, hint=HINT)

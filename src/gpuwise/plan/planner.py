@@ -30,8 +30,8 @@ from gpuwise.predict.step.training import TrainingEstimate
 from gpuwise.units import format_bytes, format_duration, format_usd
 
 ROOMY, WORTH_IT = 0.08, 0.05
-"""A tight plan is shown a strategy that leaves this share of the device free, if its time is at most so
-much more."""
+"""Beside a tight plan, show a strategy that leaves the first share of the device free if its time is at most the second times
+longer."""
 
 FACT_WORDS = {
     "count": "number of GPUs",
@@ -41,13 +41,12 @@ FACT_WORDS = {
     "max_power_w": "most power",
     "ports": "network ports",
 }
-"""What a person calls the columns of ``systems.toml`` that can be assumed."""
+"""Names of the columns of ``systems.toml`` that can be assumed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pricing:
-    """What a price may come from: one given by hand, one provider, or (neither) the typical one, as of
-    ``today``."""
+    """Source of the price: one given by hand, one provider, or (neither) the median, as of ``today``."""
 
     today: datetime.date
     usd_per_hour: float | None = None
@@ -56,7 +55,7 @@ class Pricing:
 
 @dataclass(frozen=True, slots=True)
 class ClusterSearch:
-    """What the search found on one cluster, with the best of it priced; the rest of the plan is made of it."""
+    """Search result of one cluster, with its best strategy priced; the rest of the plan is derived from it."""
 
     goal: Goal
     found: SearchResult
@@ -96,7 +95,7 @@ def search_on(
 
 
 def plan_of(searched: ClusterSearch) -> Plan[TrainingEstimate]:
-    """The whole plan: the best found, what is near it, what else there is, why, and what to be careful about."""
+    """The whole plan: best strategy, neighbours, alternatives, reasons and warnings."""
     goal, result, level, best = searched.goal, searched.found, searched.level, searched.best
     cluster, price, provider, stats = goal.cluster, searched.price, searched.provider, searched.stats
     if level is None or best is None:
@@ -163,7 +162,7 @@ def options(
 
 
 def warnings(goal: Goal, best: Option[TrainingEstimate]) -> list[str]:
-    """What to be careful about, each a sentence."""
+    """Warnings, one sentence each."""
     texts: list[str] = []
     e = best.estimate
     limit, wishes = e.device_bytes, goal.wishes
@@ -203,8 +202,8 @@ def warnings(goal: Goal, best: Option[TrainingEstimate]) -> list[str]:
 
 
 def _leans_on(name: str, best: Option[TrainingEstimate]) -> bool:
-    """Whether a plan's figures depend on the field ``name`` of its system: one system has no network and holds what was asked
-    for, one GPU has no links, and the host's memory holds what is offloaded."""
+    """Whether a plan's figures depend on the field ``name`` of its system: one system has no network, one GPU has no links,
+    and host memory matters only with offload."""
     s, cluster = best.estimate.strategy, best.cluster
     if name == "host_memory_gib":
         return s.offload_optimizer or s.offload_activations
@@ -214,7 +213,7 @@ def _leans_on(name: str, best: Option[TrainingEstimate]) -> bool:
 
 
 def safer(best: Option[TrainingEstimate], result: SearchResult) -> list[str]:
-    """Where memory is tight: the fastest strategy that leaves room, and what it costs in time."""
+    """When memory is tight: the fastest strategy that leaves room, and its extra time."""
     if best.estimate.fits_at_ease and best.headroom_bytes >= TIGHT * best.estimate.device_bytes:
         return []
     for e in (*result.ranked, *result.front):

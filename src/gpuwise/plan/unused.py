@@ -1,5 +1,5 @@
-"""What is said beside a plan: options that make no difference to it, formats that were not asked for, runs that others
-published, what a model's step leaves out. Nothing is dropped in silence."""
+"""Notes beside a plan: options without effect, formats not requested, published runs, parts of training that the step omits.
+Nothing is dropped silently."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def unused(goal: Goal, s: Strategy) -> Iterator[str]:
 
 
 def of_stack(s: Strategy) -> Iterator[str]:
-    """What the software of ``s`` does that its time does not show."""
+    """Effects of the software of ``s`` that its time does not include."""
     if (script := find_stack(s.stack).instead.own_script) and s.sharding == "zero3" and s.recompute != "full":
         yield f"a model that is not made under deepspeed.zero.Init keeps gathered weights longer: --stack {script}"
     if s.optimizer in PAGED:
@@ -99,7 +99,7 @@ def published(
 
 
 def left_out(goal: Goal) -> Iterator[str]:
-    """What training the model takes besides and the prediction does not have."""
+    """Parts of training the model that the prediction omits."""
     if goal.arch.id.startswith("clip"):
         yield (
             "trained by contrast, a tower gathers the embeddings of every rank for its loss and has a second tower beside it: "
@@ -118,7 +118,7 @@ FEW_STEPS = 10
 
 
 def step_note(goal: Goal) -> Iterator[str]:
-    """Tokens that make fewer than :data:`FEW_STEPS` steps, and a batch that makes as many."""
+    """Notes on a run of fewer than :data:`FEW_STEPS` steps, and the batch that would give that many."""
     tokens, a_step = goal.wishes.tokens, goal.global_batch * goal.seq_len
     if tokens is None or tokens >= FEW_STEPS * a_step:
         return
@@ -141,12 +141,12 @@ def batch_note(goal: Goal) -> Iterator[str]:
 
 
 def faster_formats(goal: Goal, best: TrainingEstimate) -> Iterator[str]:
-    """What each faster format that the accelerator and the stack's tool have, and that was not asked for, would give in the same
+    """Speed of each faster format that the accelerator and the stack's tool support and the user did not request, in the same
     layout."""
     s = best.strategy
     if s.precision in ("fp32", "tf32") or s.quantized_base:
         return
-    from gpuwise.export.job import Job  # with every tool: a fit asks for none of them
+    from gpuwise.export.job import Job  # loads every tool; a fit needs none of them
     from gpuwise.export.targets import tool_of
 
     tool = tool_of(s.stack, adapters=s.lora_rank > 0)

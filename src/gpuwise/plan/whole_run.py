@@ -52,8 +52,8 @@ def run_of(
 
 
 def run_of_step(capture: Capture, option: Option[StepEstimate]) -> Run:
-    """The run of one's own code: its weights and two states of each trained one are saved in 4 bytes; its data are not known, and
-    not counted."""
+    """The run of the user's own code: its weights and two states per trained weight are saved in 4 bytes; reading data is
+    unknown and not counted."""
     return Run(
         time_s=option.time_s,
         cluster=option.cluster,

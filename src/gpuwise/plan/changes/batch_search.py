@@ -1,10 +1,9 @@
 """The largest batch that fits and the fastest one, from at most four captures of a step.
 
-Two captures settle how every size grows with the batch (:mod:`gpuwise.workload.capture.record.sweep`); the largest
-batch that fits is
-found on steps made from them, and captured for real. Where the made step differs from the captured one the capture joins
-the sweep, with polynomials of one degree more, and the search goes on. Where batches do not even run the same operations,
-the batches themselves are captured, by doubling and halving.
+Two captures determine how every size grows with the batch (:mod:`gpuwise.workload.capture.record.sweep`); the largest batch
+that fits is searched on interpolated steps, then captured. If the interpolated step differs from the captured one, the capture
+joins the sweep, the degree of the polynomials rises by one, and the search continues. If batches do not run the same
+operations, each tried batch is captured, by doubling and halving.
 """
 
 from __future__ import annotations
@@ -23,12 +22,12 @@ FIRST_BATCHES = (4, 8)
 """Large enough that no dimension is one by accident, small enough to be captured fast."""
 LARGEST_BATCH = 2**20
 KNEE = 0.95
-"""Share of the highest rate from which a larger batch is not worth its memory: what the 80 % interval of a time can
-tell apart is wider."""
+"""Share of the highest rate above which a larger batch is not worth its memory. The 80 % interval of a time is wider than the
+rest."""
 
 
 class Measurable(Protocol):
-    """What is known of a step on a card."""
+    """Prediction for a step on a card."""
 
     @property
     def fits_easily(self) -> bool: ...
@@ -58,9 +57,9 @@ class BatchPoint(Generic[M]):
 
 @dataclass(frozen=True, slots=True)
 class BatchSearch(Generic[M]):
-    """``points`` ascends by batch. ``largest`` is the largest that fits easily (without cached memory given back), 0 when
+    """``points`` are sorted by batch. ``largest`` is the largest that fits easily (without cached memory given back), 0 when
     not even one sample does; ``fastest`` has the highest rate of those that fit, ``knee`` is the smallest with 95 % of it;
-    both None where no time is known."""
+    both are None without predicted times."""
 
     largest: int
     fastest: int | None

@@ -20,8 +20,8 @@ E = TypeVar("E", "TrainingEstimate", "StepEstimate")
 
 @dataclass(frozen=True, slots=True)
 class Remedy(Generic[E]):
-    """Changes made together. ``saved_bytes`` of the fullest device may be negative; ``slower`` is the step time's ratio
-    to what was asked for (as if that had fitted) minus one, None without a time."""
+    """Changes made together. ``saved_bytes`` is of the fullest device and may be negative. ``slower`` is the ratio of step
+    times to the request (as if that fitted) minus one; None without a time."""
 
     name: str
     changes: tuple[Change, ...]
@@ -29,11 +29,11 @@ class Remedy(Generic[E]):
     saved_bytes: float
     slower: float | None
     lines: tuple[str, ...] = ()
-    """What to write into one's own code: see :mod:`gpuwise.workload.changes.diff`."""
+    """Lines to write into the user's code: see :mod:`gpuwise.workload.changes.diff`."""
 
     @property
     def kind(self) -> str:
-        """What the changes do to the training: ``same training``, ``lighter states``."""
+        """Effect of the changes on the training result: ``same training``, ``lighter states``."""
         return training_of(self.changes)
 
     @property
@@ -47,7 +47,7 @@ class Remedy(Generic[E]):
 
     @property
     def risk(self) -> str:
-        """What to mind with the changes."""
+        """Risk of the changes."""
         return "; ".join(dict.fromkeys(kind_of(c).risk for c in self.changes))
 
     @property

@@ -1,8 +1,8 @@
-"""What makes a step fit on an accelerator: changes made to the user's own step, captured again and predicted again.
+"""Changes that make a step fit on an accelerator: each is applied to the user's own step, captured again and predicted again.
 
-Nothing is a rule of thumb: a change that saves nothing in the capture is not shown, and one that cannot be made (no
-repeated blocks, no head over a vocabulary, a step that breaks under it) is left out with its reason. Where no single
-change suffices, changes are stacked in the order of what a freed byte costs in time, each stack captured.
+A change that saves nothing in the capture is not shown. A change that cannot be made (no repeated blocks, no head over a
+vocabulary, a step that fails with it) is listed with its reason. If no single change suffices, changes are stacked in the
+order of step time per freed byte, and each stack is captured.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ WORTH = 0.002
 EXPANDABLE = "expandable_segments:True"
 LOW = frozenset({"bf16", "fp16"})
 KEPT = 2**20
-"""Bytes kept from the step before from which letting go of them is tried."""
+"""Minimum bytes that stay allocated from the previous step for which freeing them is tried."""
 CHECKPOINT_TARGETS = (0.98, 0.9, 0.8)
 """Shares of what tensors may take that checkpoints are chosen for, in turn: gaps between blocks take the rest."""
 
 
 @dataclass(frozen=True, slots=True)
 class Remedies:
-    """``singles`` are those that suffice first, then by slowdown; ``combinations`` at most one of each kind, each
-    fitting; ``failed`` says which changes broke the step, and how."""
+    """``singles``: first those that suffice, then by slowdown. ``combinations``: at most one of each kind, all of which fit.
+    ``failed``: changes that broke the step, with the error."""
 
     singles: tuple[StepRemedy, ...]
     combinations: tuple[StepRemedy, ...]
@@ -62,7 +62,7 @@ def find_remedies(
     compiled: bool | None = None,
     tell: Callable[[str], None] = lambda _: None,
 ) -> Remedies:
-    """Every change that may save memory tried on the step; ``tell`` hears the name of each before it is captured."""
+    """Try every change that may save memory on the step; ``tell`` receives the name of each before its capture."""
     trial = Trial(source, accelerator, capture, sites, base, batch, seq, conf, compiled, tell)
     remedies: list[StepRemedy] = []
     for changes in memory_changes(capture, sites, accelerator, conf):
@@ -90,7 +90,7 @@ def _keep(remedies: list[StepRemedy], remedy: StepRemedy | None, accelerator: Ac
 
 
 def _last_of_each(remedies: Sequence[StepRemedy]) -> list[StepRemedy]:
-    """Of several tries at choosing modules only the one that fits, as every block saves more than one that does not."""
+    """Among several tries at choosing modules keep only the one that fits, since every block saves more than that one."""
     return [r for r in remedies if r.fits or not (r.changes[0].name == "checkpointing" and r.changes[0].argument)]
 
 
@@ -178,7 +178,7 @@ def _alive_between(capture: Capture, *categories: Category) -> bool:
 
 
 def _micro_batches(batch: int | None, base: StepEstimate) -> Iterator[Changes]:
-    """The batch in as many micro-batches as the activations suggest, then in more, for the capture to confirm."""
+    """The batch split into the number of micro-batches that the activations suggest, then into more; the capture confirms."""
     if batch is None:
         return
     divisors = [n for n in range(2, min(batch, MOST_MICRO_BATCHES) + 1) if batch % n == 0]
@@ -193,7 +193,7 @@ def _micro_batches(batch: int | None, base: StepEstimate) -> Iterator[Changes]:
 
 
 def _stacked(trial: Trial, remedies: Sequence[StepRemedy]) -> tuple[StepRemedy, ...]:
-    """For each kind, allowed what the kinds before it are: changes added by what a freed byte costs until it fits."""
+    """For each kind, with the kinds before it allowed: add changes by step time per freed byte until the step fits."""
     combinations: list[StepRemedy] = []
     for rank, kind in enumerate(KINDS):
         allowed = [r for r in remedies if KINDS.index(r.kind) <= rank]

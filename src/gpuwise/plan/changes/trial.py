@@ -92,7 +92,7 @@ class Trial:
         return with_host_optimizer(capture, self.accelerator, estimate, allocator_conf=conf)
 
     def _for_as_many_samples(self, remedy: StepRemedy) -> StepRemedy:
-        """A larger batch is judged by the time of as many samples as before, not by its memory."""
+        """Judge a larger batch by the time for the same number of samples, not by its memory."""
         size = next((int(str(c.argument)) for c in remedy.changes if c.name == "batch"), None)
         if size is None or self.batch is None or remedy.slower is None:
             return remedy

@@ -31,7 +31,7 @@ class CheckpointSelection:
 
     paths: tuple[str, ...]
     peak_bytes: int
-    """Most bytes alive in the steady step, as asked for."""
+    """Peak bytes requested and alive in the steady step."""
     plain_peak_bytes: int
     """The same without checkpointing."""
     recompute_s: float
@@ -42,7 +42,7 @@ class CheckpointSelection:
 
 
 class _Book:
-    """What is looked up while choices are made from one pass.
+    """Lookup tables for choosing modules from one pass.
 
     The forward is cut into elementary pieces, wherever a candidate begins or ends; an operation of the backward belongs
     to the latest piece of its module that the backward has not passed yet, or to where the backward is.
@@ -120,7 +120,7 @@ def checkpoint_choices(capture: Capture, op_s: F64, depth: int = DEPTH) -> tuple
         raise UnpredictableError("no backward", "the captured step has no backward pass", hint="capture a training step")
     book = _Book(capture, segments[-1], op_s, depth)
     items = _items(book, book.top, len(segments))
-    # the update and whatever else lies outside the pass needs what it needs
+    # the update and everything else outside the pass
     span = capture.steady
     outside = max(book.most(span.first_op, book.one.first_op), book.most(book.one.end_op, span.end_op))
     return (Position(outside), *items)
@@ -159,10 +159,10 @@ def _choice(book: _Book, segment: Segment, n_passes: int) -> Choice | None:
 
 
 def select_checkpoints(capture: Capture, target_bytes: int, op_s: F64, depth: int = DEPTH) -> CheckpointSelection:
-    """The cheapest modules to checkpoint so that the step needs at most ``target_bytes`` (as asked for: leave room for
+    """The cheapest modules to checkpoint so that the step needs at most ``target_bytes`` (requested bytes: leave room for
     rounding, workspaces and the context).
 
-    Raises UnpredictableError if no selection is enough, with what is the least.
+    Raises UnpredictableError if no selection suffices, with the minimum that can be reached.
     """
     if target_bytes <= 0:
         raise InputError(f"a target of {target_bytes} bytes", hint="give the bytes that tensors may take")
@@ -179,7 +179,7 @@ def select_checkpoints(capture: Capture, target_bytes: int, op_s: F64, depth: in
 
 
 def selection_of(capture: Capture, solution: Solution, op_s: F64) -> CheckpointSelection:
-    """What a selection does to the step, worked out in the captured step itself."""
+    """The captured step with a selection applied."""
     span = capture.steady
     step_s = float(op_s[span.first_op : span.end_op].sum())
     plain = capture.peak_bytes()

@@ -1,15 +1,15 @@
 """Which modules to checkpoint: an exact search over a sequence of (nested) choices.
 
-The backward of a position ``j`` needs ``need_j`` bytes if nothing is checkpointed. A choice ``i`` taken saves ``saved_i``
-bytes at every later position (they lie between its forward and its backward), needs its own ``need`` while it is recomputed
-and costs ``time_s``. With ``D_j`` the bytes that the choices before ``j`` save, a selection fits the target ``M`` if
+The backward of a position ``j`` needs ``need_j`` bytes if nothing is checkpointed. A choice ``i`` taken saves ``saved_i`` bytes
+at every later position (those between its forward and its backward), needs its own ``need`` while it is recomputed and costs
+``time_s``. With ``D_j`` the bytes that the choices before ``j`` save, a selection fits the target ``M`` if
 
     need_j - D_j <= M   for every position j
 
-and the cheapest such selection is wanted: a knapsack with prefix constraints. The search walks the positions in forward
-order with the Pareto front of (D, time) as its state: a state that saves no more and costs no less than another can never
-win, and what is saved beyond the largest need still to come is worth nothing. Equal blocks give equal states, so the front
-stays short; if it still outgrows ``LIMIT`` it is thinned and the answer is called inexact.
+and the result is the cheapest such selection: a knapsack with prefix constraints. The search walks the positions in forward
+order with the Pareto front of (D, time) as its state: a state that saves no more and costs no less than another can never win,
+and savings beyond the largest remaining need have no value. Equal blocks give equal states, so the front stays short; if it
+still outgrows ``LIMIT`` it is thinned and the answer is marked inexact.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 I64 = NDArray[np.int64]
 F64 = NDArray[np.float64]
 LIMIT = 20_000
-"""States kept after each position; some thousands are the most that real networks were seen to need."""
+"""States retained after each position. Real networks needed a few thousand at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +42,13 @@ class Choice:
     need_bytes: int
     """The most alive in its recomputation and backward if it is checkpointed and nothing else is."""
     saved_bytes: int
-    """What it no longer holds between its forward and its backward, less what it keeps instead; may be negative."""
+    """Bytes freed between the choice's forward and backward, less the bytes it retains instead; may be negative."""
     time_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class Solution:
-    """``paths`` in forward order; ``exact`` says that no cheaper selection exists."""
+    """``paths`` in forward order; ``exact``: no cheaper selection exists."""
 
     paths: tuple[str, ...]
     time_s: float
@@ -104,7 +104,7 @@ class _Walk:
         return self._pruned(both, needs_after)
 
     def _pruned(self, front: _Front, needs_after: int) -> _Front:
-        """Without states that another beats; savings beyond the largest need to come count as equal."""
+        """States that no other dominates; savings beyond the largest remaining need count as equal."""
         saved = np.minimum(front.saved, max(needs_after - self.target, 0))
         order = np.lexsort((-saved, front.time_s))
         best = np.maximum.accumulate(saved[order])
@@ -140,7 +140,7 @@ def largest_need(item: Position | Choice) -> int:
 
 
 def solve(items: Sequence[Position | Choice], target_bytes: int) -> Solution | None:
-    """The cheapest selection that needs at most ``target_bytes`` at every position; None if there is none."""
+    """The cheapest selection that needs at most ``target_bytes`` at every position; None if no selection does."""
     walk = _Walk(target_bytes)
     start = _Front(np.zeros(1, np.int64), np.zeros(1), np.full(1, -1, np.int64))
     end = walk.through(items, start, 0)

@@ -1,4 +1,4 @@
-"""Answers about one's own step as values for :func:`gpuwise.plan.document.answer_document`."""
+"""Answers about the user's own step as values for :func:`gpuwise.plan.document.answer_document`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gpuwise.workload.capture.captured import Capture
 
 MOST_MODULES = 50
 TIMELINE_POINTS = 120
-"""Of the timeline in a document: each is the fullest moment of a stretch of the step."""
+"""Number of points of the timeline in a document: each is the fullest moment of a stretch of the step."""
 
 
 def step_fit(fit: Fit[StepEstimate]) -> dict[str, object]:
@@ -47,7 +47,7 @@ def bound_document(estimate: StepEstimate) -> dict[str, object]:
 
 
 def step_plan(plan: Plan[StepEstimate]) -> dict[str, object]:
-    """The whole plan, estimates as they are; without samples asked for it has no time or cost of them."""
+    """The whole plan, with unrounded estimates; without a number of samples it has no run time or cost."""
     step, best = plan.step, plan.best
     assert best is not None, "own code always has an option: the step on the cluster"
     time, has_samples = best.estimate.time, plan.samples is not None
@@ -141,7 +141,7 @@ def timeline_document(timeline: MemoryTimeline) -> dict[str, object]:
 
 
 def time_document(capture: Capture, time: CapturedTime, accelerator: Accelerator) -> dict[str, object]:
-    """Where the time of a step goes."""
+    """Time of a step by part."""
     share, dtype = mfu(capture, time, accelerator)
     return {
         "phases_s": dict(time.phase_s),

@@ -42,8 +42,8 @@ def source_of(
     name: str | None = None,
     options: Mapping[str, object] | None = None,
 ) -> Source:
-    """``subject`` (``train.py:make_step``, a function that makes a step, a module class, a transformers configuration) with the
-    precision and the optimizer asked for. Raises UnknownNameError for a precision or an optimizer nobody knows."""
+    """``subject`` (``train.py:make_step``, a function that makes a step, a module class, a transformers configuration) with
+    the requested precision and optimizer. Raises UnknownNameError for an unknown precision or optimizer."""
     if precision not in PRECISIONS:
         raise UnknownNameError("precision", precision, PRECISIONS, hint="it is one of " + ", ".join(PRECISIONS))
     changes = PRECISIONS[precision]
@@ -77,13 +77,13 @@ def fit_step(
     options: Mapping[str, object] | None = None,
     tell: Tell | None = None,
 ) -> Fit[StepEstimate]:
-    """Whether a training step fits on ``on``, what fills the memory, and what would make it fit.
+    """Whether a training step fits on ``on``, its memory by part, and changes that would make it fit.
 
-    ``subject`` is ``"train.py:make_step"``, what :func:`gpuwise.capture` takes, or a capture that was made before (then no
-    batch can be searched and no change tried). ``batch="auto"`` finds the largest batch that fits. ``precision`` is
-    ``as-is`` or what the step is put under (bf16, fp16, fp32, tf32); ``optimizer`` stands in for the step's own.
-    ``changes``, as remedies name them, are made to the step first; then no remedies are searched. ``remedies`` are searched
-    when it does not fit, unless said otherwise. ``tell`` hears what is being done.
+    ``subject`` is ``"train.py:make_step"``, what :func:`gpuwise.capture` takes, or a capture that was made before (then no batch
+    can be searched and no change tried). ``batch="auto"`` finds the largest batch that fits. ``precision`` is ``as-is`` or the
+    one to apply (bf16, fp16, fp32, tf32); ``optimizer`` replaces the step's own. ``changes``, by their names in remedies, are
+    applied first; then no remedies are searched. ``remedies``: by default searched only when it does not fit. ``tell`` receives
+    progress messages.
 
     Raises InputError for bad input, the user's own error where their code raises, UnpredictableError where no batch fits.
     """
@@ -208,8 +208,8 @@ def captured_at(
     *,
     fastest: bool = False,
 ) -> tuple[CapturedStep, StepEstimate]:
-    """The step at the batch asked for, or at the one searched: the largest that fits, or the smallest that is nearly as
-    fast as any; and its estimate. Raises UnpredictableError when no batch fits."""
+    """The step at the given batch, or at the searched one (the largest that fits, or the smallest that is nearly as fast as
+    any), and its estimate. Raises UnpredictableError when no batch fits."""
     if batch != "auto":
         tell(source.name)
         capture, sites = source.captured(card, batch, seq)

@@ -48,11 +48,11 @@ def plan_step(
     options: Mapping[str, object] | None = None,
     tell: Tell | None = None,
 ) -> Plan[StepEstimate]:
-    """How long one's own training step takes on ``on``, where the time goes, and what ``samples`` of it cost.
+    """Time of the user's own training step on ``on``, by part, and the cost of ``samples`` samples.
 
-    ``subject`` and the options are those of :func:`fit_step`; ``batch`` is of one GPU and ``"auto"`` finds the smallest
-    that is nearly as fast as any. Without ``on``, rented cards are compared, one of each. ``remedies``: changes that may
-    make it faster are tried, each on the step itself.
+    ``subject`` and the options are those of :func:`fit_step`; ``batch`` is per GPU; ``"auto"`` finds the smallest that is nearly
+    as fast as any. Without ``on``, rented cards are compared, one of each. ``remedies``: changes that may make it faster are
+    tried, each on the step itself.
 
     Raises InputError for bad input, the user's own error where their code raises, UnpredictableError where no time can be
     predicted.

@@ -46,7 +46,7 @@ class Topology:
 
     @classmethod
     def of(cls, cluster: Cluster) -> Topology:
-        """That of ``cluster``."""
+        """The rule's value for ``cluster``."""
         system, n = cluster.system, cluster.n_accelerators
         try:
             has_host_link = host_link_bytes_per_s(cluster.accelerator, "d2h") > 0
@@ -64,8 +64,8 @@ class Topology:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What a layout must agree with. ``global_batch`` is in sequences. ``cluster`` is there for messages: settings are equal
-    where all that rules ask for is."""
+    """Inputs of the rules for a layout. ``global_batch`` is in sequences. ``cluster`` is only for messages: settings are equal
+    if all inputs of the rules are."""
 
     arch: Architecture
     cluster: Cluster = field(compare=False)
@@ -130,7 +130,7 @@ def heads(s: Setting, c: Columns) -> Mask:
 
 
 def mixer(s: Setting, c: Columns) -> Mask:
-    """What a mixer beside attention splits does not divide by tp."""
+    """Sizes that a mixer other than attention splits and tp does not divide."""
     return _undivided(s, c, "mixer")
 
 
@@ -221,7 +221,7 @@ def layers(s: Setting, c: Columns) -> Mask:
     per_stage = -(-n // np.maximum(c.pp, 1))
     # the last stage takes what is left, or both ends share what the middle stages leave
     left = (n > per_stage * (c.pp - 1)) | ((c.pp > 2) & (n - per_stage * (c.pp - 2) >= 2))
-    # with virtual stages every chunk is as full as the fullest but those of the last stage: a smaller one would wait for it
+    # with virtual stages every chunk is as full as the fullest except those of the last stage: a smaller one would idle
     full = np.where(c.virtual_stages > 1, -(-n // np.maximum(chunks, 1)) * c.virtual_stages * (c.pp - 1) < n, True)
     uneven = ((c.virtual_stages == 1) & left) | (s.stack.any_split & (chunks <= n) & full)
     return (c.pp > 1) & ~(even | uneven)
@@ -281,7 +281,7 @@ def stack_schedule(s: Setting, c: Columns) -> Mask:
 
 @lru_cache(64)
 def _among(names: Sequence[str], allowed: frozenset[str]) -> Mask:
-    """By the code of a name: whether it is one of ``allowed``."""
+    """True, by the code of a name, if it is one of ``allowed``."""
     return np.array([name in allowed for name in names])
 
 
@@ -339,7 +339,7 @@ def stack_offload(s: Setting, c: Columns) -> Mask:
 
 
 def stack_offload_unsharded(s: Setting, c: Columns) -> Mask:
-    """An offloaded optimizer whose states are not sharded, where the stack wants them so."""
+    """An offloaded optimizer with unsharded states, when the stack requires sharded ones."""
     return (c.offload_optimizer > 0) & (c.sharding == 0) & (c.dp * c.cp > 1) & (not s.stack.offload_unsharded)
 
 

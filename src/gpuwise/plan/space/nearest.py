@@ -12,7 +12,7 @@ from gpuwise.plan.space.conditions import Setting
 from gpuwise.plan.space.strategies import blocks, default_space, divisors, fixed_space
 
 N_BATCHES, N_SYSTEMS = 24, 16
-"""Candidates looked at on the way: batches by ratio to the one asked for, systems more or fewer."""
+"""Candidates to try: batches by ratio to the requested one, systems more or fewer."""
 
 
 def has_layout(goal: Goal) -> bool:
@@ -23,7 +23,7 @@ def has_layout(goal: Goal) -> bool:
 
 
 def nearest_batch(goal: Goal) -> int | None:
-    """The batch nearest in ratio to the goal's, in sequences, that has a layout; None when none of those near has."""
+    """The batch nearest in ratio to the goal's, in sequences, that has a layout; None if no near one has."""
     return next((b for b in _batches(goal) if has_layout(replace(goal, global_batch=b))), None)
 
 

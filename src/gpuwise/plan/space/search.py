@@ -1,5 +1,4 @@
-"""From a goal to strategies: enumerate, evaluate all, rank; and say which rule stands in the way when
-nothing is left."""
+"""From a goal to strategies: enumerate, evaluate all, rank; if nothing is left, name the rule that excludes them."""
 
 from __future__ import annotations
 
@@ -31,8 +30,7 @@ OFFLOADS = ("offload_optimizer", "offload_activations")
 
 @dataclass(frozen=True, slots=True)
 class SearchResult:
-    """What a search returns, fastest first. ``smallest`` is the strategy that needs least memory, fitting
-    or not."""
+    """Result of a search, fastest first. ``smallest`` is the strategy that needs least memory, fitting or not."""
 
     ranked: tuple[TrainingEstimate, ...]
     """The best of each distinct (tp, pp, cp, ep, dp) layout, at most ``n``."""
@@ -44,9 +42,9 @@ class SearchResult:
     seconds: float
     notes: tuple[str, ...]
     goal: Goal
-    """What was searched for: as asked, or on the stack that fits where that was left open."""
+    """The goal searched: as requested, or on the stack that fits if the stack was open."""
     by_choice: bool = False
-    """What is in host memory is there because that is faster: it fits on the device too."""
+    """True if parts are in host memory because that is faster, although they fit on the device."""
 
     @property
     def first(self) -> tuple[TrainingEstimate, ...]:
@@ -56,7 +54,7 @@ class SearchResult:
 NOT_HALF = ("fp32", "tf32", "fp16")
 """Formats of the products beside which gradients are not in bf16."""
 WORTH_HALF_GRADIENTS = 1.25
-"""Steps with the optimizer in host memory are so many times longer, at the least, where gradients in bf16 are planned instead."""
+"""Minimum step-time ratio with the optimizer in host memory for which gradients in bf16 are planned instead."""
 HALF_GRADIENTS = (
     "with gradients in fp32 the optimizer would have to be in host memory, which is much slower, so they are in bf16: "
     "--gradient-dtype fp32 keeps them"
@@ -68,9 +66,8 @@ HALF_MOMENTS = (
 
 
 def find_strategies(goal: Goal, n: int = 6, *, only_best: bool = False) -> SearchResult:
-    """Search the goal's space on its cluster, then the ways of :func:`_best_way`. ``only_best`` leaves out what stands beside
-    it: the others of ``ranked``, the front, and the smallest where something fits. Raises LayoutError naming the rule when no
-    layout is possible."""
+    """Search the goal's space on its cluster, then the ways of :func:`_best_way`. ``only_best`` omits the rest of ``ranked``,
+    the front, and the smallest if something fits. Raises LayoutError naming the rule when no layout is possible."""
     made: list[SearchResult] = []
 
     def search(way: Goal) -> SearchResult | None:
@@ -79,7 +76,7 @@ def find_strategies(goal: Goal, n: int = 6, *, only_best: bool = False) -> Searc
         except LayoutError:
             if not made:
                 raise
-            return None  # another stack cannot lay out what was asked for
+            return None  # another stack cannot lay out the request
         return made[-1]
 
     best, note = _best_way(goal, search)
@@ -94,7 +91,7 @@ AGAIN = "everything would be computed again"
 
 
 class _Found(Protocol):
-    """What a search of one goal returns."""
+    """Result of a search of one goal."""
 
     @property
     def first(self) -> Sequence[TrainingEstimate]: ...
@@ -106,8 +103,8 @@ F = TypeVar("F", bound=_Found)
 
 
 def _best_way(goal: Goal, search: Callable[[Goal], F | None]) -> tuple[F | None, str]:
-    """The best of what ``search`` finds for ``goal`` and for what people turn on where nothing fits on the device with the
-    probability asked for, or only with everything computed again; and a note where that was taken."""
+    """The best result of ``search`` for ``goal`` and for common memory-saving options, tried if nothing fits on the device
+    with the requested probability or only with full recomputation; and a note if one was taken."""
     result = search(goal)
     if result is None:
         return None, ""
@@ -139,35 +136,35 @@ def _on_device(ranked: Sequence[TrainingEstimate]) -> bool:
 
 
 def _surely(goal: Goal, ranked: Sequence[TrainingEstimate]) -> bool:
-    """Whether the first fits on the device with the probability asked for."""
+    """Whether the first fits on the device with the requested probability."""
     return _on_device(ranked) and _holds(goal, ranked)
 
 
 def _is_faster(goal: Goal, one: Sequence[TrainingEstimate], other: Sequence[TrainingEstimate]) -> bool:
-    """Whether ``one`` fits with the probability asked for, and is faster by more than what is less sure of it may cost."""
+    """Whether ``one`` fits with the requested probability, and is faster by more than a less certain fit may cost."""
     return _holds(goal, one) and one[0].step_time_s.expected * SQUEEZED < other[0].step_time_s.expected
 
 
 def _brings_to_device(goal: Goal, lighter: Sequence[TrainingEstimate], best: Sequence[TrainingEstimate]) -> bool:
-    """Whether a lighter way fits on the device, and ``best`` neither does nor fits with the probability asked for."""
+    """Whether a lighter option fits on the device, while ``best`` neither does nor fits with the requested probability."""
     return _on_device(lighter) and not (_on_device(best) or _holds(goal, best))
 
 
 def _holds(goal: Goal, ranked: Sequence[TrainingEstimate]) -> bool:
-    """Whether the first fits with the probability asked for, on the device or with something in host memory."""
+    """Whether the first fits with the requested probability, on the device or with host offload."""
     return any(e.fits and e.fit_probability >= 1 - goal.wishes.risk for e in ranked[:1])
 
 
 def _worth(goal: Goal, ranked: Sequence[TrainingEstimate]) -> tuple[int, float]:
-    """How sure the first fits (2: with the probability asked for, 1: it is expected to), then steps a second."""
+    """Certainty that the first fits (2: with the requested probability, 1: expected to fit), then steps per second."""
     rates = [1.0 / e.step_time_s.expected for e in ranked[:1] if e.fits]
     return (2 if _holds(goal, ranked) else len(rates)), max(rates, default=0.0)
 
 
 def _with_parameters(goal: Goal, ranked: Sequence[TrainingEstimate]) -> Iterator[tuple[Goal, str]]:
-    """``goal`` with the weights in host memory beside the optimizer, where that is there already or the first does not fit with
-    the probability asked for, nobody said otherwise and the stack has the option, or where no layout of it fits another has;
-    with a note that says so."""
+    """``goal`` with the weights offloaded beside the optimizer, and a note about it. Tried if weights are already in host
+    memory or the first does not fit with the requested probability, the user left it open, and the stack has the option (or no
+    layout of it fits but another stack has)."""
     wishes, first = goal.wishes, goal.bases[0]
     open_ = wishes.fixed.get("offload_optimizer") is not False and wishes.fixed.get("sharding") in (None, "zero3")
     on_gpu = first.step_in_backward or first.optimizer in BITSANDBYTES
@@ -189,8 +186,8 @@ def _with_parameters(goal: Goal, ranked: Sequence[TrainingEstimate]) -> Iterator
 
 
 def _offloads_parameters(goal: Goal) -> str | None:
-    """The first stack that stands in for the goal's and can keep the weights in host memory, laid out as asked for; FSDP does so
-    on several accelerators, DeepSpeed with weights that are not in 4 bits."""
+    """The first replacement of the goal's stack that can offload weights in the requested layout; FSDP on several
+    accelerators, DeepSpeed with weights that are not 4-bit."""
     first, alone = goal.bases[0], goal.cluster.n_accelerators == 1
     for name in find_stack(first.stack).instead.asked:
         rules = find_stack(name).layout.under(adapters=first.lora_rank > 0)
@@ -203,8 +200,8 @@ def _offloads_parameters(goal: Goal) -> str | None:
 
 
 def _with_half(goal: Goal, ranked: Sequence[TrainingEstimate]) -> Iterator[tuple[Goal, str]]:
-    """``goal`` with gradients in bf16 where the first keeps the optimizer in host memory, nobody said a format and the stack has
-    the option, then in Megatron-Core with AdamW's moments in bf16 as well, each with a note that says so."""
+    """``goal`` with bf16 gradients if the first offloads the optimizer, the user gave no format and the stack has the option;
+    then in Megatron-Core with AdamW's moments in bf16 as well; each with a note."""
     wishes, bases = goal.wishes, tuple(b for b in goal.bases if b.precision not in NOT_HALF and b.gradient_dtype == "fp32")
     open_ = wishes.gradient_dtype is None and wishes.fixed.get("offload_optimizer") is None and not wishes.fine_tuning
     if not (open_ and bases and ranked and ranked[0].strategy.offload_optimizer):
@@ -224,16 +221,16 @@ def _is_worth_it(goal: Goal, half: Sequence[TrainingEstimate], offloaded: Sequen
 
 
 def _repeats(goal: Goal, ranked: Sequence[TrainingEstimate]) -> bool:
-    """Whether adapters are trained with everything computed again, which nobody asked for."""
+    """Whether adapters are trained with full recomputation that the user did not request."""
     again = any(e.strategy.recompute == "full" for e in ranked[:1])
     return again and goal.wishes.fine_tuning and "recompute" not in goal.wishes.fixed
 
 
 def _lighter(goal: Goal, why: str) -> Iterator[tuple[Goal, str]]:
-    """What a person who trains adapters turns on when nothing fits, or only with everything computed again, each beside those
-    before it, and a note that says so with ``why``: the loss in chunks by the stack's option, then under QLoRA the optimizer's
-    states in unified memory, with which it was published (arXiv 2305.14314), where nothing fits; then the weights divided among
-    the GPUs, where the stack holds them whole on each. Nothing of it where weights are trained, and not what was asked for."""
+    """Options to add for adapters when nothing fits, or only with full recomputation; each on top of those before it, with a
+    note that ends in ``why``. First the chunked loss, by the stack's option. Then for QLoRA, if nothing fits, optimizer states
+    in unified memory, as published (arXiv 2305.14314). Then weights sharded over the GPUs, if the stack replicates them. Never
+    for full fine-tuning, and no option that the user already set."""
     yield from _without_logits(goal, why)
     if (divided := _by_fsdp(goal)) is not None:
         yield divided, f"{why} with the whole model on every GPU, so its weights are divided (FSDP)"
@@ -268,8 +265,8 @@ def _without_logits(goal: Goal, why: str) -> Iterator[tuple[Goal, str]]:
 def _result(goal: Goal, n: int, only_best: bool) -> SearchResult:
     """Search the goal's space as it is.
 
-    The default space offloads to the host only when nothing fits without (or not with the probability asked for), or where that
-    is faster by more than :data:`SQUEEZED`. Raises LayoutError naming the rule when no layout is possible.
+    The default space offloads to the host only if nothing fits without (with the requested probability), or if that is faster
+    by more than :data:`SQUEEZED`. Raises LayoutError naming the rule when no layout is possible.
     """
     space_of = full_space if goal.wishes.exhaustive else default_space
     offload = goal.wishes.exhaustive or any(goal.wishes.fixed.get(f) is not None for f in OFFLOADS)
@@ -303,7 +300,7 @@ class Fastest:
     estimate: TrainingEstimate | None
     smallest_bytes: float
     by_choice: bool = False
-    """What is in host memory is there because that is faster: it fits on the device too."""
+    """True if parts are in host memory because that is faster, although they fit on the device."""
 
     @property
     def first(self) -> tuple[TrainingEstimate, ...]:
@@ -326,14 +323,14 @@ def _fastest(goal: Goal, space_of: Callable[[Setting], Space]) -> Fastest | None
 
 
 def find_in(goal: Goal, space_of: Callable[[Setting], Space]) -> TrainingEstimate | None:
-    """The fastest strategy that fits in a space of one's own; None when none does."""
+    """The fastest strategy that fits in a given space; None when none does."""
     fastest = find_fastest(goal, space_of)
     return None if fastest is None else fastest.estimate
 
 
 def thinned(front: Candidates, n: int = FRONT_LENGTH) -> list[int]:
-    """Positions of at most ``n`` of the time-memory front, none slower than ``SLOWEST`` times the best,
-    spread over memory, both ends kept."""
+    """Positions of at most ``n`` strategies of the time-memory front, none slower than ``SLOWEST`` times the best, spread over
+    memory, both ends included."""
     if not len(front):
         return []
     rows = np.flatnonzero(front.rank_s <= SLOWEST * front.rank_s[0])
@@ -349,7 +346,7 @@ def setting_of(goal: Goal, base: Strategy) -> Setting:
 
 
 def _space(goal: Goal, base: Strategy, space_of: Callable[[Setting], Space]) -> Space:
-    """What is searched: what was asked for, and of the rest what the stack's own tool can be told."""
+    """The search space: requested values, and for the other fields those that the stack's own tool has options for."""
     setting, fixed = setting_of(goal, base), goal.wishes.fixed
     return advised(fixed_space(space_of(setting), fixed), setting, fixed)
 
@@ -411,7 +408,7 @@ def _with_faster_offload(goal: Goal, done: Sweep, spaces: Sequence[Space]) -> Sw
 
 
 def _offload_note(goal: Goal, best: TrainingEstimate, on_device: Sweep) -> tuple[str, ...]:
-    """What keeping all on the device would cost beside ``best``, which does not."""
+    """Cost of keeping everything on the device, as a note for an offloaded ``best``."""
     kept = next(iter(_fitting_first(goal, on_device, _estimated(goal, on_device, on_device.rows, [0]))), None)
     if kept is None:
         return ()
@@ -464,16 +461,16 @@ def _estimated(goal: Goal, done: Sweep, candidates: Candidates, at: Iterable[int
 
 
 def _is_settled(goal: Goal, done: Sweep, ranked: Sequence[TrainingEstimate]) -> bool:
-    """Whether the first fits when its step is replayed, as surely as anything found does."""
+    """Whether the first still fits when its step is replayed, as surely as any other result."""
     return ranked[0].fits and (ranked[0].fit_probability >= 1 - goal.wishes.risk or not done.n_likely)
 
 
 def _fitting_first(goal: Goal, done: Sweep, ranked: tuple[TrainingEstimate, ...]) -> tuple[TrainingEstimate, ...]:
-    """``ranked`` without those that do not fit when their step is replayed, the fastest of the time-memory front that does
-    with the probability asked for before them, or the smallest where that alone fits.
+    """``ranked`` without strategies that do not fit when their step is replayed. The fastest of the time-memory front that fits
+    with the requested probability comes first, or the smallest if only that fits.
 
-    The columns of a search know the allocator's fragments on the average; the answer replays it where it can. A candidate of
-    the front is replayed only if it would fit with as much beside its columns as those replayed before.
+    The columns of a search use average allocator fragmentation; the answer replays the step where possible. A candidate of the
+    front is replayed only if it would fit with the same extra bytes as those replayed before.
     """
     fits = tuple(e for e in ranked if e.fits)
     if not ranked or _is_settled(goal, done, ranked):
@@ -490,7 +487,7 @@ def _least(done: Sweep) -> list[int]:
 
 
 def _surest(goal: Goal, done: Sweep, first: TrainingEstimate) -> TrainingEstimate | None:
-    """The fastest of the time-memory front that fits with the probability asked for, where ``first`` of the ranked does not."""
+    """The fastest of the time-memory front that fits with the requested probability, if the ``first`` of the ranked does not."""
     sure = 1 - goal.wishes.risk
     more = first.needed_bytes.expected / float(done.rows.memory_bytes[0])
     for i in np.argsort(done.front.rank_s, kind="stable").tolist():
@@ -505,18 +502,18 @@ def _surest(goal: Goal, done: Sweep, first: TrainingEstimate) -> TrainingEstimat
 
 
 LAYOUT = ("tp", "pp", "cp", "ep", "dp", "micro_batch", "sharding", "recompute")
-"""Fields that somebody fixes who knows the layout: it is taken as it is, with the memory that it has."""
+"""Fields that only a user who knows the layout fixes: it is taken as given, with its memory."""
 
 
 def _wants_offload(goal: Goal, done: Sweep | None) -> bool:
-    """Whether a search without offload leaves nothing that fits, or nothing that does with the probability asked for."""
+    """Whether a search without offload leaves nothing that fits, or nothing that fits with the requested probability."""
     if done is None or not len(done.rows):
         return True
     return done.n_likely == 0 and not any(f in goal.wishes.fixed for f in LAYOUT)
 
 
 def _is_surer(again: Sweep, done: Sweep) -> bool:
-    """Whether a search with offload is worth more than one without: it fits, or fits with the probability asked for."""
+    """Whether a search with offload is worth more than one without: it fits, or fits with the requested probability."""
     return again.n_likely > 0 or not len(done.rows)
 
 

@@ -31,10 +31,10 @@ I64 = NDArray[np.int64]
 MICRO_BATCH_TOKENS = 131072
 """Micro-batches usually tried go up to this many tokens: beyond it kernels are no more efficient."""
 ODD_MICRO_BATCHES = (3, 5, 7)
-"""Micro-batches of so many times a power of two are tried where they divide the global batch: 576 sequences over 192 ranks are
-three a rank, run at once (SmolLM3)."""
+"""Micro-batches of these multiples of a power of two are tried if they divide the global batch: 576 sequences over 192 ranks
+are three per rank, run at once (SmolLM3)."""
 HELD = tuple(name for name in STATES if name != "shard_group")
-"""What differs between states; the ranks of a shard are the same in the whole space."""
+"""Fields that differ between states; the ranks of a shard are constant in the whole space."""
 _NEUTRAL = {f: int(getattr(Columns.from_strategies([NEUTRAL]), f)[0]) for f in COLUMNS}
 """Codes of a plain strategy: what rows and choices have where a dimension is not theirs."""
 
@@ -43,7 +43,7 @@ _NEUTRAL = {f: int(getattr(Columns.from_strategies([NEUTRAL]), f)[0]) for f in C
 class Space:
     """Candidate values of every dimension; the rules decide which combinations exist.
 
-    Each field of :data:`ROWS` is a dimension of its own; ``states`` are values of :data:`HELD` and ``activations`` of
+    Each field of :data:`ROWS` is one dimension; ``states`` are values of :data:`HELD` and ``activations`` of
     :data:`ACTIVATIONS` together.
     """
 
@@ -58,17 +58,17 @@ class Space:
     states: tuple[tuple[str, bool], ...]
     activations: tuple[tuple[str, int, bool], ...]
     dp: tuple[int, ...] = ()
-    """Data-parallel degrees to keep; empty: whatever the others leave."""
+    """Data-parallel degrees to search; empty: any that the other degrees leave."""
     accumulation: tuple[int, ...] = ()
-    """Micro-batches a step to keep; empty: whatever the batch leaves."""
+    """Micro-batches per step to search; empty: any that the batch leaves."""
     shard_group: int = 0
     """Ranks that states are sharded over; 0: what is usual."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Block:
-    """``rows`` [A] and the choices each of them meets, as one product of columns [A, S, R]. Each equals itself alone, so that
-    what is made of one can be remembered by it."""
+    """``rows`` [A] and the choices for each row, as one product of columns [A, S, R]. Compared by identity, so that results
+    can be cached by block."""
 
     columns: Columns
 
@@ -156,9 +156,9 @@ def full_space(setting: Setting) -> Space:
 
 
 def default_space(setting: Setting) -> Space:
-    """What a practitioner would try: powers of two (of micro-batches also 3, 5 and 7 times those where the batch is divided), up
-    to eight virtual stages, recompute of every, or every second or fourth layer, sequence parallelism wherever there is tensor
-    parallelism."""
+    """The default search space: powers of two (micro-batches also 3, 5 and 7 times those if they divide the batch), up to
+    eight virtual stages, recomputation of every, every second or every fourth layer, sequence parallelism wherever there is
+    tensor parallelism."""
     n = setting.topology.n_accelerators
     whole = full_space(setting)
     largest = min(max(MICRO_BATCH_TOKENS // setting.seq_len, 8), 512)
@@ -233,7 +233,7 @@ def advised(space: Space, setting: Setting, fixed: Mapping[str, int | str | bool
 
 
 def _columns(base: Strategy, **arrays: I64) -> Columns:
-    """Columns from the given arrays; the fields left out are neutral."""
+    """Columns from the given arrays; other fields are neutral."""
     return Columns(base, **{f: arrays.get(f, np.full(1, v, np.int64)) for f, v in _NEUTRAL.items()})
 
 
@@ -304,7 +304,7 @@ def blocks(setting: Setting, space: Space, *bases: Strategy) -> tuple[Block, ...
     share what the setting took from one of them (stack and context exchange)."""
     made: dict[bool, list[Block]] = {}
     for base in bases:
-        if (on_gpu := base.optimizer in BITSANDBYTES) not in made:  # a rule asks for it
+        if (on_gpu := base.optimizer in BITSANDBYTES) not in made:  # required by a rule
             made[on_gpu] = _blocks(setting, space, base)
     return tuple(block.with_base(base) for base in bases for block in made[base.optimizer in BITSANDBYTES])
 

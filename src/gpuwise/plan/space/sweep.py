@@ -39,17 +39,17 @@ THREADED = CHUNK // 4
 TIGHT = 0.03
 """A strategy that leaves less than this share of the device free beside the allocator's usual slack is tight."""
 SQUEEZED = 1.02
-"""One that is tight, fits only with the slack at its least, or keeps something in host memory is ranked as if it took this much
-longer: giving cached blocks back waits for the device, what is measured once to fit may not the next time, and what hides behind
-compute on paper seldom does entirely. Who fixes such a layout gets a plan that is faster by as much, at the most."""
+"""Factor on the time, for ranking only, of a strategy that is tight, fits only with minimum slack, or offloads to the host:
+returning cached blocks waits for the device, measured memory varies from run to run, and predicted overlap is seldom complete.
+A user who fixes such a layout gets a plan that is faster by at most this factor."""
 UNLIKELY = 1e6
-"""One that is expected to fit, but not with the probability asked for, is ranked behind all that do by this factor."""
+"""Factor by which a strategy that is expected to fit, but not with the requested probability, ranks behind all that do."""
 TIE = 1e-6
 """Step times closer than this share are the same; the strategy that needs less memory is then the better."""
 REMEMBERED = 1 << 18
 """Strategies up to which the bytes of a chunk's tensors stay for another accelerator: 24 bytes each."""
 ROUNDING = 1e-9
-"""A bound is so much lower than its sum, which is made in another order than what it bounds."""
+"""Factor by which a bound is lowered, as it is summed in another order than its total."""
 _BINS = 1024
 _NOT_IN_POINTS = {"optimizer": "adamw", "gradient_dtype": "fp32", "master_weights": True, "step_in_backward": False}
 """Fields of a base that no op table depends on: bases that differ in them alone share their point costs."""
@@ -57,8 +57,8 @@ _NOT_IN_POINTS = {"optimizer": "adamw", "gradient_dtype": "fp32", "master_weight
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """Arrays [K] of strategies kept: which block, the flat position in it, what they are ranked by (seconds a step, more where
-    the memory is squeezed or unlikely to suffice), bytes the fullest rank needs at the least."""
+    """Arrays [K] of the best strategies: block, flat position in it, ranking key (seconds per step, more if memory is tight or
+    unlikely to suffice), minimum bytes of the fullest rank."""
 
     block: I64
     flat: I64
@@ -90,13 +90,13 @@ class Sweep:
     n_strategies: int
     n_fit: int
     n_likely: int
-    """Rows whose best choice fits with the probability asked for."""
+    """Number of rows whose best choice fits with the requested probability."""
     seconds: float
 
 
 @dataclass(slots=True)
 class _Front:
-    """Shortest time met below each memory bin: whatever is slower there is beaten and need not be sorted."""
+    """Shortest time seen below each memory bin: a slower strategy is dominated and need not be sorted."""
 
     device_bytes: float
     best_below: F64
@@ -125,8 +125,8 @@ def sweep(
     risk: float = 0.1,
     faster_than_s: float | None = None,
 ) -> Sweep:
-    """Evaluate all strategies of ``blocks``; those first that fit but for a probability of ``risk``. With ``faster_than_s`` rows
-    are left out that take as long with as little recomputed as their block allows.
+    """Evaluate all strategies of ``blocks``; strategies that fit with probability 1 - ``risk`` come first. With
+    ``faster_than_s``, omit rows that take that long even with the least recomputation of their block.
 
     Raises UnpredictableError when the accelerator lacks a needed rate.
     """
@@ -223,7 +223,7 @@ class _Shared:
 def _shared(
     arch: Architecture, system_count: int, blocks: tuple[Block, ...], seq_len: int, packed_document_len: int | None
 ) -> _Shared:
-    """Of ``blocks`` in systems of ``system_count`` accelerators."""
+    """Values shared by ``blocks`` in systems of ``system_count`` accelerators."""
     lists = [b.row_list() for b in blocks]
     first = lists[0]
     joined = {f: np.concatenate([getattr(c, f) for c in lists]) for f in ROWS}
@@ -259,8 +259,8 @@ class _Chunk:
     def best(
         self, arch: Architecture, cluster: Cluster, front: _Front, risk: float
     ) -> tuple[Candidates, Candidates, Candidates, int, int]:
-        """Best choice of each row, front candidates, the smallest, how many fit, and how many rows have a choice that does with
-        the probability asked for."""
+        """Best choice of each row, candidates for the front, the smallest, number that fit, and number of rows with a choice
+        that fits with the requested probability."""
         block, costs = self.block, self.costs
         c, at = block.at(self.rows), self.index[self.rows]
         memory, fits = self._memory(arch, cluster, c, at)
@@ -278,7 +278,7 @@ class _Chunk:
         return set(at[np.broadcast_to(fits, c.shape).any(axis=(1, 2))].ravel().tolist())
 
     def _memory(self, arch: Architecture, cluster: Cluster, c: Columns, at: I64) -> tuple[DeviceBytes, NDArray[np.bool_]]:
-        """What each strategy takes, and whether the device and the host have it."""
+        """Memory of each strategy, and whether it fits on the device and the host."""
         memory = self._tensors(arch, cluster, c, at).on(cluster.accelerator)
         return memory, memory.fits() & host_bytes_fit(arch, cluster, self.costs.saved, self.costs.n_layers, c, at)
 

@@ -27,7 +27,7 @@ class StepEstimate:
     """Why there is no time."""
     micro_batches: int = 1
     once_s: float = 0.0
-    """What the host adds to each update: copies of gradients and parameters, and its own update."""
+    """Host time added to each update: copies of gradients and parameters, and the host's own update."""
 
     @property
     def fits(self) -> bool:
@@ -36,27 +36,27 @@ class StepEstimate:
 
     @property
     def fits_easily(self) -> bool:
-        """It fits, and torch never has to give cached memory back to the driver, which waits for the device."""
+        """Fits without torch returning cached memory to the driver, which would synchronise the device."""
         return self.memory.fits and self.memory.retries == 0
 
     @property
     def memory_bytes(self) -> Estimate:
-        """What nvidia-smi shows of the process at the worst moment of the step."""
+        """Process memory as nvidia-smi shows it, at the peak of the step."""
         return self.memory.process
 
     @property
     def device_bytes(self) -> float:
-        """What a process can have of the device."""
+        """Device memory available to a process."""
         return self.memory.capacity_bytes
 
     @property
     def headroom_bytes(self) -> float:
-        """What is left of the device; below zero it is short of that."""
+        """Device memory left free; negative if it does not fit."""
         return self.memory.capacity_bytes - self.memory.process.expected
 
     @property
     def fit_probability(self) -> float:
-        """That it fits, from the spread of the prediction."""
+        """Probability that it fits, from the spread of the prediction."""
         return self.memory.fit_probability
 
     @property

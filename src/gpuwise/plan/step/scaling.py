@@ -26,7 +26,7 @@ class Scaling:
     step_time_s: Estimate
     samples_per_s: float
     exposed_s: float
-    """Of the collectives, what computing does not hide."""
+    """Collective time that is not overlapped with compute."""
     efficiency: float
     """Samples a second over ``n`` times those of one GPU."""
     how: str = DDP

@@ -17,7 +17,7 @@ PRECISIONS: Mapping[str, tuple[Change, ...]] = {
     "fp32": (Change("autocast", "fp32"), Change("tf32", False)),
     "tf32": (Change("tf32", True),),
 }
-"""What a precision asked for changes in the step."""
+"""Changes to the step for each requested precision."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class Source:
     subject: Any
     name: str
     changes: tuple[Change, ...] = ()
-    """Made in every capture: the precision asked for."""
+    """Changes applied in every capture: the requested precision."""
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
     @property

@@ -21,7 +21,7 @@ HOST_BOUND = 0.5
 
 
 def is_host_bound(time: CapturedTime) -> bool:
-    """Whether the device waits for the host during most of the step."""
+    """Whether the device is idle, waiting for the host, during most of the step."""
     return time.launch_bound_share > HOST_BOUND
 
 
@@ -30,7 +30,7 @@ WAITING = 0.1
 
 
 def waiting_phase(time: CapturedTime) -> str | None:
-    """The phase in which the device waits for the host longest; None where it hardly waits."""
+    """The phase in which the device waits longest for the host; None if it hardly waits."""
     if time.launch_bound_share < WAITING or not time.waited_s:
         return None
     return next(iter(largest_first(time.waited_s)))
