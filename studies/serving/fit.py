@@ -4,6 +4,7 @@ stream."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import deepcopy
 from typing import Any
 
 import numpy as np
@@ -11,12 +12,12 @@ from numpy.typing import NDArray
 
 from gpuwise.calibrate.serving.predict import ServingGroup
 from gpuwise.calibrate.serving.rows import ServingRow, is_check
+from gpuwise.predict.coefficients import load_json
 from gpuwise.serve.engines.costs import EngineCosts
 from gpuwise.serve.engines.engine import version_number
-from gpuwise.serve.streams import seconds
 from studies.coefficient_files import write
 from studies.optimizers import least_squares
-from studies.serving.llama_batches import fit_apple, fit_other_prompts, fit_prompts
+from studies.serving.llama_batches import fit_other_prompts, fit_prompts
 from studies.spreads import log_sigma_of
 
 F64 = NDArray[np.float64]
@@ -123,57 +124,12 @@ def _model(rows: Sequence[ServingRow], group: ServingGroup) -> str:
 
 
 def fit_single_stream(rows: Sequence[ServingRow]) -> dict[str, float]:
-    """Fit llama.cpp's token time, write ``coefficients/single_stream.json``, return the errors."""
-    mine = [r for r in rows if r.bits and not r.reason]
-    learn = [r for r in mine if not is_check(r)]
-    start = np.log([0.9, 0.85, 0.05, 0.2, 3.0, 3e-5, 5e-5, 1e-4])
-    low = np.log([0.5, 0.5, 1e-3, 1e-3, 1.0, 1e-6, 1e-6, 1e-6])
-    high = np.log([1.0, 1.0, 2.0, 2.0, 8.0, 3e-4, 5e-4, 5e-3])
-
-    def residual(x: F64) -> F64:
-        form = _form(np.exp(x))
-        return np.array([np.log(_seconds(form, r) / r.measured_s) for r in learn])
-
-    best = least_squares(residual, start, bounds=(low, high), loss="soft_l1", f_scale=0.05, diff_step=1e-3)
-    form = _form(np.array([float(f"{v:.3g}") for v in np.exp(best.x)]))
-    errors: dict[str, float] = {"llama.cpp on Apple's chips, fit mape": round(fit_apple(form), 4)}
-    sigma = 0.0
-    for part in ("fit", "check"):
-        ratio = np.array([_seconds(form, r) / r.measured_s for r in mine if is_check(r) == (part == "check")])
-        if len(ratio):
-            errors[f"llama.cpp {part} mape ({len(ratio)} rows)"] = round(float(np.mean(np.abs(ratio - 1))), 4)
-            sigma = round(log_sigma_of(np.ones_like(ratio), ratio), 3)
-    prompts, batch_sigma = fit_prompts(rows, form, is_check)
-    errors |= prompts
+    """Fit llama.cpp's prompts and batches, write ``coefficients/single_stream.json``, return the errors. A token of one sequence
+    is :mod:`studies.serving.local_fit`'s."""
+    document = deepcopy(load_json("single_stream"))
+    form, provenance = document["form"], document["provenance"]
+    errors, document["log_sigma"]["batch"] = fit_prompts(rows, form, is_check)
     errors["llama.cpp prompts, Strix Halo, fit mape"] = round(fit_other_prompts(form), 4)
-    measured = sorted({r.system.accelerator.id for r in learn if r.system is not None})
-    fitted = np.array([_seconds(form, r) / r.measured_s for r in learn])
-    widths = {"known_device": round(log_sigma_of(np.ones_like(fitted), fitted), 3), "other_device": sigma, "batch": batch_sigma}
-    provenance = {
-        "source": "XiongjieDai/GPU-Benchmarks-on-LLM-Inference (2024-05), Llama 3 8B and 70B; "
-        "ggml-org/llama.cpp benches/dgx-spark.md (build 6918), discussion 4167; kyuz0/amd-strix-halo-toolboxes@d1a34be",
-        "errors": errors,
-        "split": "a third of the GPUs kept for checking, by hash; of batches whole models",
-        "date": "2026-11-27",
-    }
-    write("single_stream", {"form": form, "measured": measured, "log_sigma": widths, "provenance": provenance})
+    provenance["errors"] |= errors
+    write("single_stream", document)
     return errors
-
-
-def _form(x: F64) -> dict[str, Any]:
-    share, apple_share, half, quantised, overlap, layer, apple_layer, hand_over = (float(v) for v in x)
-    return {
-        "vendors": {
-            "NVIDIA": {"bandwidth_share": share, "layer_s": layer},
-            "Apple": {"bandwidth_share": apple_share, "layer_s": apple_layer},
-        },
-        "clocks_per_byte": {"half": half, "quantised": quantised},
-        "overlap": overlap,
-        "hand_over_s": hand_over,
-    }
-
-
-def _seconds(form: dict[str, Any], r: ServingRow) -> float:
-    assert r.architecture is not None and r.system is not None
-    context = r.prompt + r.output / 2
-    return seconds(form, r.architecture, r.system.accelerator, r.bits, context, r.n_devices)

@@ -3,9 +3,7 @@
 Prompts are of the table of single streams (its prompt column), GPUs kept for checking as there. Batches are llama.cpp's own of
 a DGX Spark (ggml-org/llama.cpp benches/dgx-spark.md, build 6918, ``llama-batched-bench``; MIT): whole models are kept.
 
-Of machines that the table has none or one of: tokens written by Llama 2 7B on Apple's chips (ggml-org/llama.cpp discussion 4167)
-fit the share of bandwidth and the seconds of a layer, which a clock and the units of a chip scale; chips kept for checking are
-not in :data:`APPLE`. Prompts of a Strix Halo (kyuz0/amd-strix-halo-toolboxes@d1a34be, benchmark/results; long ones
+Prompts of a Strix Halo (kyuz0/amd-strix-halo-toolboxes@d1a34be, benchmark/results; long ones
 fromthematrix.dev/posts/local-llm-speed-benchmark-strix-halo) and of the Spark fit AMD's rate, the share of it that attention
 has, and what experts lose to few rows each. The Spark's own rate is free in this fit and thrown away: it is off by one factor
 for every model, and would hide in the experts' otherwise.
@@ -79,7 +77,7 @@ def fit_prompts(
     def residual(x: F64) -> F64:
         form["prompt"] = _prompt(x)
         spark = [batch_ratios(form, b) for b in SPARK if b.model not in CHECKED]
-        return np.log(np.concatenate([[_ratio(form, r) for r in learn], *spark]))
+        return np.log(np.concatenate([[_ratio(form, r) for r in learn], *(s / s[0] for s in spark)]))  # rows, not the stream
 
     best = least_squares(residual, start, loss="soft_l1", f_scale=0.1, diff_step=1e-3)
     form["prompt"] = _rounded(_prompt(best.x))
@@ -127,26 +125,6 @@ def _ratio(form: dict[str, Any], row: ServingRow) -> float:
 
 # --- machines that the table of single streams has none or one of
 
-APPLE: tuple[tuple[str, str, str, float], ...] = (
-    ("llama-2-7b", "apple-m1-pro", "F16", 12.75),
-    ("llama-2-7b", "apple-m1-pro", "Q8_0", 22.34),
-    ("llama-2-7b", "apple-m1-pro", "Q4_0", 36.41),
-    ("llama-2-7b", "apple-m1-max", "F16", 23.03),
-    ("llama-2-7b", "apple-m1-max", "Q8_0", 40.20),
-    ("llama-2-7b", "apple-m1-max", "Q4_0", 61.19),
-    ("llama-2-7b", "apple-m3-max-40c", "F16", 25.09),
-    ("llama-2-7b", "apple-m3-max-40c", "Q8_0", 42.75),
-    ("llama-2-7b", "apple-m3-max-40c", "Q4_0", 66.31),
-    ("llama-2-7b", "apple-m3-ultra-80c", "F16", 39.78),
-    ("llama-2-7b", "apple-m3-ultra-80c", "Q4_0", 92.14),
-    ("llama-3-8b", "apple-m2-ultra", "F16", 36.25),
-    ("llama-3-8b", "apple-m2-ultra", "Q4_K_M", 76.28),
-    ("llama-3-70b", "apple-m2-ultra", "F16", 4.71),
-    ("llama-3-70b", "apple-m2-ultra", "Q4_K_M", 12.13),
-)
-"""Model, chip, format, tokens written a second; the M2 Ultra's are of the table of single streams."""
-WRITTEN_AFTER = 64
-"""Tokens in the cache of what llama-bench writes, on average."""
 PROMPTS: tuple[tuple[str, str, str, int, int, int, float], ...] = (
     ("llama-2-7b", "ryzen-ai-max-395", "Q4_0", 512, 0, 512, 1545.36),
     ("llama-2-7b", "ryzen-ai-max-395", "Q4_0", 512, 0, 512, 1337.70),
@@ -173,32 +151,6 @@ PROMPTS: tuple[tuple[str, str, str, int, int, int, float], ...] = (
     ("qwen2.5-7b", "gb10", "Q8_0", 512, 0, 2048, 2379.83),
 )
 """Model, device, format, tokens of the prompt, tokens before it, tokens of a batch (``n_ubatch``), tokens a second."""
-
-
-def fit_apple(form: dict[str, Any]) -> float:
-    """Fit ``form["vendors"]["Apple"]`` in place; mean error."""
-
-    def ratios() -> F64:
-        times = [seconds(form, find_model(m), find_accelerator(d), w, WRITTEN_AFTER, 1) * s for m, d, w, s in APPLE]
-        return np.array(times)
-
-    def residual(x: F64) -> F64:
-        form["vendors"]["Apple"] = _apple(x)
-        return np.log(ratios())
-
-    best = least_squares(residual, np.array([-0.1, -8.7, 0.2]), loss="soft_l1", f_scale=0.05, diff_step=1e-3)
-    form["vendors"]["Apple"] = {k: float(f"{v:.3g}") for k, v in _apple(best.x).items()}
-    return float(np.mean(np.abs(ratios() - 1.0)))
-
-
-def _apple(x: F64) -> dict[str, float]:
-    return {
-        "bandwidth_share": float(np.exp(x[0])),
-        "layer_s": float(np.exp(x[1])),
-        "layer_hz": 1.398e9,
-        "layer_units": 40.0,
-        "layer_units_exponent": float(x[2]),
-    }
 
 
 def fit_other_prompts(form: dict[str, Any]) -> float:

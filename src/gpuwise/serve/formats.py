@@ -183,9 +183,13 @@ def format_of_precision(precision: str) -> WeightFormat:
     return FORMATS[FORMAT_OF_PRECISION[precision]]
 
 
-def _formats(weights: str, experts: str | None) -> tuple[WeightFormat, WeightFormat]:
-    """Of dense matrices and of routed experts. Raises UnknownNameError."""
-    form, narrow = find_format(weights), find_format(experts or weights)
+def _formats(arch: Architecture, weights: str, experts: str | None) -> tuple[WeightFormat, WeightFormat]:
+    """Of dense matrices and of routed experts: of a model published with MXFP4 experts, every file of llama.cpp has these as they
+    are (gpt-oss 20B: 12.8 GiB in F16). Raises UnknownNameError."""
+    form = find_format(weights)
+    if experts is None and arch.published_experts == "mxfp4" and form.file == GGUF:
+        experts = "MXFP4"
+    narrow = find_format(experts or weights)
     return (form if form.dense is None else FORMATS[form.dense]), narrow
 
 
@@ -194,7 +198,7 @@ def weight_bytes(arch: Architecture, weights: str, experts: str | None = None) -
     """All weights of ``arch``, routed experts in the format ``experts`` (None: as ``weights``). Raises UnknownNameError."""
     if arch.stored_bytes is not None and weights == arch.stored_format:
         return float(arch.stored_bytes.total)
-    form, narrow = _formats(weights, experts)
+    form, narrow = _formats(arch, weights, experts)
     count = count_parameters(arch)
     matrices = (count.layers - count.experts) * form.bytes_per_weight + count.experts * narrow.bytes_per_weight
     return matrices + (count.total - count.layers) * _outer_bytes(form)
@@ -204,7 +208,7 @@ def weight_bytes(arch: Architecture, weights: str, experts: str | None = None) -
 def weight_bytes_read(arch: Architecture, weights: str, experts: str | None = None, tokens: int = 1) -> float:
     """Bytes of weights that ``tokens`` tokens read together: every parameter but the rows of the embedding they do not look up;
     of the experts those that one of them is sent to by the skewed routing of real text. Raises UnknownNameError."""
-    form, narrow = _formats(weights, experts)
+    form, narrow = _formats(arch, weights, experts)
     count = count_parameters(arch)
     gathered = arch.vocab * ((0 if arch.tied_embeddings else arch.hidden) + arch.n_layers * arch.per_layer_embedding)
     active = count.active - (count.total - count.experts)

@@ -29,7 +29,7 @@ def test_batches_of_models_kept_from_the_fit(model):
     form = load_json("single_stream")["form"]
     ratios = np.concatenate([batch_ratios(form, b) for b in SPARK if b.model == model])
     assert np.mean(np.abs(ratios - 1)) < 0.3
-    assert 0.6 < ratios[0] < 1.1
+    assert 0.6 < ratios[0] < 1.2
 
 
 def test_one_sequence_is_the_token_of_op_decode():

@@ -90,14 +90,18 @@ def memory_time(
 
 def dram_rate(accelerator: Accelerator) -> float:
     """Bytes/s a long stream reaches."""
+    share = load_json("memory_bound")["family_efficiency"].get(accelerator.family)
+    share = technology_share(accelerator) if share is None else float(share)
+    return accelerator.memory_bandwidth_bytes_per_s * share
+
+
+def technology_share(accelerator: Accelerator) -> float:
+    """Share of its bandwidth that a long stream reaches on memory of this technology, whatever the family."""
     model = load_json("memory_bound")
-    share = model["family_efficiency"].get(accelerator.family)
-    if share is None:
-        kind = accelerator.memory_type
-        if kind.startswith("GDDR") and _has_inline_ecc(accelerator, model):
-            kind = "GDDR-ECC"
-        share = model["memory_efficiency"].get(kind, model["memory_efficiency"]["other"])
-    return accelerator.memory_bandwidth_bytes_per_s * float(share)
+    kind = accelerator.memory_type
+    if kind.startswith("GDDR") and _has_inline_ecc(accelerator, model):
+        kind = "GDDR-ECC"
+    return float(model["memory_efficiency"].get(kind, model["memory_efficiency"]["other"]))
 
 
 def rate_without_ecc(accelerator: Accelerator) -> float | None:

@@ -19,6 +19,7 @@ class Attention(Block):
     """Self-attention; ``windowed`` where it sees the model's window alone."""
 
     where = "attention"
+    token_launches = 11
     divided_as = "heads"
     after_norm = ("attention.qkv",)
 

@@ -29,6 +29,9 @@ class Block:
     """Two rows that an engine runs as one product, of which the first stays with the width of both."""
     beside_in_decode = ""
     """How the names of rows begin that an engine runs beside others while it decodes, so that they take no time."""
+    token_launches = 0
+    """Kernels of one token in a local program's graph, where nothing is fused but what always is: norm, rows to 8 bits, products,
+    what lies between them, cache, residual."""
     divided_as = ""
     """The rule of a layout that reports numbers which tensor ranks do not divide: ``heads``, ``mixer`` or ``ffn``."""
 

@@ -26,6 +26,7 @@ class Experts(Block):
     """The experts in place of a layer's MLP."""
 
     where = "mlp"
+    token_launches = 15
     divided_as = "ffn"
     own_row = "moe.activation"
     repeated = ("moe.activation",)

@@ -15,6 +15,7 @@ class LatentAttention(Attention):
     """Self-attention over latents."""
 
     own_row = "attention.kv_up"
+    token_launches = 20
     repeated = ("attention.q_up", "attention.kv_up", "attention.rope", "attention.concat")
     one_product = ("attention.q_down", "attention.kv_down")
     after_norm = ("attention.q_down", "attention.q_up", "attention.kv_up")

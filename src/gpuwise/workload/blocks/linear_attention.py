@@ -38,6 +38,7 @@ class GatedDelta(Block):
     """Linear attention on this rank's heads."""
 
     where = "linear"
+    token_launches = 22
     divided_as = "mixer"
 
     def parameters(self, arch: Architecture) -> dict[str, int]:

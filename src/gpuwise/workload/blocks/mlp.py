@@ -15,6 +15,7 @@ class Mlp(Block):
     """A dense feed-forward block of the model's width."""
 
     where = "mlp"
+    token_launches = 5
     divided_as = "ffn"
     after_norm = ("mlp.up",)
     after_activation = ("mlp.down",)

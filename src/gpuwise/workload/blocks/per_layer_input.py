@@ -19,6 +19,7 @@ class PerLayerInput(Block):
     """Gate, product, projection and norm at the end of a layer."""
 
     where = "per_layer"
+    token_launches = 6
 
     def parameters(self, arch: Architecture) -> dict[str, int]:
         return {"mlp": 3 * arch.hidden * arch.per_layer_embedding, "norm": norm_weights(arch, arch.hidden)}

@@ -19,6 +19,7 @@ class ShortConvolution(Block):
     """It on this rank's channels."""
 
     where = "short_conv"
+    token_launches = 5
     divided_as = "mixer"
 
     def parameters(self, arch: Architecture) -> dict[str, int]:

@@ -35,6 +35,7 @@ class StateSpace(Block):
     """A mixer on this rank's channels."""
 
     where = "mamba"
+    token_launches = 11
     divided_as = "mixer"
 
     def parameters(self, arch: Architecture) -> dict[str, int]:
