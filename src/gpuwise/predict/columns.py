@@ -51,8 +51,8 @@ class Columns:
 
     @property
     def offloads_parameters(self) -> NDArray[np.bool_]:
-        """Where parameters and gradients are on the host beside the optimizer's states: all under ZeRO-3 with its option for
-        them; sharded ones under FSDP, which wraps no model of one rank."""
+        """True where parameters and gradients are offloaded with the optimizer's states: with ZeRO-3's option, all of them;
+        with FSDP, the sharded ones (a model on one rank is not wrapped)."""
         if self.base.offload_parameters:
             return self.offload_optimizer > 0
         divided = (self.sharding > SHARDINGS.index("none")) & (self.dp * self.cp > 1)
@@ -60,7 +60,7 @@ class Columns:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """What the arrays broadcast to: (N,) for a list of strategies."""
+        """Shape to which the arrays broadcast: (N,) for a list of strategies."""
         return np.broadcast(*(getattr(self, f) for f in COLUMNS)).shape
 
     def __len__(self) -> int:
@@ -105,12 +105,12 @@ def _codes(strategy: Strategy) -> list[int]:
 
 
 def code_of(name: str, value: Any) -> int:
-    """The number that stands for ``value`` in the column ``name``: a name's is its index."""
+    """Number that represents ``value`` in the column ``name``: for a name, its index."""
     return _CODES[name].index(value) if name in _CODES else int(value)
 
 
 def _value(name: str, code: int) -> int | str | bool:
-    """The value of a column field that ``code`` stands for."""
+    """Value of a column field from its ``code``."""
     return _CODES[name][code] if name in _CODES else bool(code) if name in _FLAGS else code
 
 

@@ -42,7 +42,7 @@ class CpuTime:
     compute_s: float
     memory_s: float
     dtype: str
-    """Format the arithmetic runs in: fp32 where the processor has no instructions for the one asked for."""
+    """Format the arithmetic runs in: fp32 if the processor has no instructions for the requested one."""
 
     @property
     def bound(self) -> str:
@@ -85,8 +85,8 @@ def attention_time(
 
 
 def stream_time(cpu: Cpu, read_bytes: float, written_bytes: float) -> CpuTime:
-    """Time of reading and writing arrays that lie in memory: of one that a cache holds it is 2 to 8 times too long. Raises
-    InputError unless something is moved."""
+    """Time to read and write arrays in memory; for an array in a cache it is 2 to 8 times too long. Raises InputError if
+    nothing is moved."""
     moved = read_bytes + written_bytes
     _check(max(moved, 0.0))
     share, sigma, basis = share_of_peak(cpu, "stream")

@@ -14,8 +14,8 @@ from typing import Any, Literal, cast
 from gpuwise.interval import Z80
 
 Basis = Literal["measured", "fitted", "derived", "specified", "extrapolated"]
-"""What an answer stands on, best first: a measurement of this very thing; coefficients fitted on this device; on its
-family (derived); specification only; beyond what was seen."""
+"""Basis of an answer, best first: a measurement of this very case; coefficients fitted on this device; on its family
+(derived); specification only; outside the measured range."""
 _ORDER: tuple[Basis, ...] = ("measured", "fitted", "derived", "specified", "extrapolated")
 
 
@@ -29,8 +29,8 @@ LEAST_PROBABILITY = 1e-6
 
 
 def fit_probability(expected: float, log_sigma: float, limit: float) -> float:
-    """That a value stays within ``limit``: its logarithm is normal about that of ``expected`` with ``log_sigma``. 0 and 1 do
-    not occur."""
+    """Probability that a value stays within ``limit``: its logarithm is normal around that of ``expected`` with ``log_sigma``.
+    Never exactly 0 or 1."""
     p = NormalDist().cdf(math.log(limit / expected) / log_sigma)
     return min(max(p, LEAST_PROBABILITY), 1.0 - LEAST_PROBABILITY)
 
@@ -74,7 +74,7 @@ class Estimate:
         return Estimate(count / self.high, count / self.expected, count / self.low, self.basis)
 
     def _repr_html_(self) -> str:
-        """As a notebook shows it: no unit is known here."""
+        """HTML for a notebook, without a unit, which is not known here."""
         return f"{self.expected:.4g} <small>{self.low:.4g} to {self.high:.4g}, {self.basis}</small>"
 
     def as_dict(self) -> dict[str, float | str]:

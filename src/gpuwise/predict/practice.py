@@ -1,4 +1,4 @@
-"""From what a stack's authors reach to what published runs reached.
+"""Slowdown of published runs relative to the tuned level of a stack's authors.
 
 A step is timed at the level that the authors of its stack publish: tuned, on quiet machines, over some hundred steps. Runs
 that are published whole are slower; their seconds over the tuned ones are
@@ -6,16 +6,15 @@ that are published whole are slower; their seconds over the tuned ones are
     slowdown = max(1, exp(a + b ln(P / 1e10) + c ln(T / P) + d ln(R / 312e12) + s))
 
 where P are the parameters that a token uses, T all parameters and R the GPU's dense 16-bit rate (of an A100 or less: 312e12);
-``a`` is of the kind of run (dense pre-training, experts, adapters), ``s``, below nothing, of PyTorch's own FSDP, in which there
-is little to lay out and little to lose: what teams reach with it is near what its authors do. One GPU alone takes its tuned
-time: it waits for no network and no other rank, and recipes for it are run as their authors wrote them (torchtune's and Qwen's
-tables of fine-tuning, nanoGPT's benchmark: benchmarks/records/practice). Small models run in young code, large ones are tuned
-until they are near what the authors of their stack reach; a faster GPU waits longer for what is not a matrix product. All of it
-is known once a stack is: two strategies of it, formats or amounts of recompute for one model on one cluster stand in the ratio
-in which they are timed. Fitted on published runs with the time for failures, checkpoints and evaluation taken out
-(:mod:`studies.practice`), of experts without the tables of their stacks' authors, which are tuned. The interval is
-that of runs whose family was left out of the fit. Memory has the interval of what was published of tools for fine-tuning, whose
-versions and scripts differ; whether it fits is asked of what a step needs.
+``a`` depends on the kind of run (dense pre-training, experts, adapters). ``s``, negative, is for PyTorch's own FSDP, which has
+few options to get wrong: teams come near its authors' results. A single GPU takes its tuned time: it waits for no network or
+other rank, and its recipes are run as their authors wrote them (torchtune's and Qwen's tables of fine-tuning, nanoGPT's
+benchmark: benchmarks/records/practice). Small models run in young code, large ones are tuned close to the level of the stack's
+authors; a faster GPU loses more time outside matrix products. The slowdown depends only on the stack, model and cluster: the
+ratio of two strategies, formats or amounts of recompute is that of their tuned times. Fitted on published runs with the time
+for failures, checkpoints and evaluation taken out (:mod:`studies.practice`), of experts without the tables of their stacks'
+authors, which are tuned. The interval comes from runs whose family was left out of the fit. Memory has the interval of
+published fine-tuning runs, whose versions and scripts differ; the fit decision uses the memory that a step needs.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ RULE_MFU = 0.40
 
 @dataclass(frozen=True, slots=True)
 class Practice:
-    """What runs of a kind take over the tuned level: seconds over seconds, and the spread of its logarithm."""
+    """Time of runs of a kind relative to the tuned level, and the standard deviation of its logarithm."""
 
     kind: str
     slowdown: float
@@ -86,8 +85,7 @@ class Practice:
 
 
 def practice_of(arch: Architecture, strategy: Strategy, cluster: Cluster) -> Practice:
-    """What published runs of the kind of ``strategy`` took over it; of the strategy only its stack and whether it trains adapters
-    count."""
+    """Slowdown of published runs of the kind of ``strategy``; only its stack and whether it trains adapters count."""
     document = load_json("practice")
     kind = kind_of(arch, strategy)
     size, sparsity = scale_of(*_parameters(arch))

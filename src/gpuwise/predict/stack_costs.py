@@ -37,18 +37,18 @@ class StackCosts:
     """Wait of a collective's ranks for one another, per doubling of the group."""
     micro_batch_overhead_s: float
     step_overhead_s: float
-    """Host work once a step (data, norms, logging), whatever the number of systems."""
+    """Host seconds per step (data, norms, logging), independent of the number of systems."""
     matmul_slowdown: float
     quantized_matmul_slowdown: float
-    """Of 8- and 4-bit products, against serving kernels that cast their input themselves."""
+    """Slowdown of 8- and 4-bit products relative to serving kernels that cast their input themselves."""
     row_scales_slowdown: float
     """Further factor on 8-bit products with a scale per row."""
     attention_slowdown: float
     memory_slowdown: float
     communication_slowdown: float
-    """Of tensor, context and expert collectives."""
+    """Slowdown of tensor, context and expert collectives."""
     network_slowdown: float
-    """Of data-parallel and pipeline traffic."""
+    """Slowdown of data-parallel and pipeline traffic."""
     tp_overlap: float
     cp_overlap: float
     ep_overlap: float
@@ -68,8 +68,8 @@ class StackCosts:
     log_sigma: float
     log_sigma_many: float
     stall_s: float = 0.0
-    """Device idle per layer and pass that no queued work covers: the host waits for the device, then issues again (tokens
-    counted to take padding away, the limiter of FSDP's gathers, random states saved for recompute)."""
+    """Device idle time per layer and pass that no queued work covers: the host waits for the device, then issues again
+    (counting tokens to remove padding, the limiter of FSDP's gathers, random states saved for recompute)."""
     sharded_update_s: float = 0.0
     """Host time a step for each layer of a rank whose states are sharded: norms, clipping and the update of tensors that are
     shards (DTensor), for which the device waits."""
@@ -92,7 +92,7 @@ class StackCosts:
         )
 
     def spread(self, n_systems: float) -> float:
-        """Spread of log(measured / predicted) of a run on so many systems."""
+        """Standard deviation of log(measured / predicted) of a run on this many systems."""
         return self.log_sigma_many if n_systems > 1 else self.log_sigma
 
     def under(self, strategy: Strategy, accelerator: Accelerator, *, linked: bool = True) -> StackCosts:
@@ -130,7 +130,7 @@ MATURE_YEARS = 2.5
 
 @cache
 def _matmul_slowdowns() -> dict[str, float]:
-    """Training runs' matmul time over the kernel model's for accelerators whose kernels nobody published, by id."""
+    """Matmul time of training runs relative to the kernel model, by id, for accelerators without published kernels."""
     return load_json("stacks").get("matmul_slowdown_by_accelerator", {})
 
 
@@ -141,7 +141,7 @@ def kernel_share() -> float:
 
 
 EXPERTS = "+experts"
-"""Suffix of the profile a stack has of its own for models with routed experts (token dispatch, host synchronisation)."""
+"""Suffix of a stack's separate profile for models with routed experts (token dispatch, host synchronisation)."""
 
 
 @cache

@@ -34,8 +34,7 @@ _SUBJECTS = ("", "kernels", "comm", "step", "memory", "serving")
 
 
 def coefficient_path(name: str) -> Path:
-    """Where the coefficient file ``name`` lies: names are unique over the folders. A name that none of them has is placed at
-    the top."""
+    """Path of the coefficient file ``name``; names are unique over the folders. An unknown name is placed at the top."""
     return next((path for subject in _SUBJECTS if (path := FOLDER / subject / name).is_file()), FOLDER / name)
 
 
@@ -72,14 +71,14 @@ def load_json(family: str) -> dict[str, Any]:
 
 
 def _named(value: Any, names: list[str]) -> Any:
-    """``value`` with each list as what the ``names`` of its places say; what is None is not there."""
+    """``value`` with each list turned into a mapping by the ``names`` of its places; None entries are dropped."""
     if isinstance(value, list):
         return {n: v for n, v in zip(names, cast("list[Any]", value), strict=True) if v is not None}
     return {k: _named(v, names) for k, v in value.items()}
 
 
 class Arrays(Mapping[str, NDArray[Any]]):
-    """The arrays of one npz, each read when it is first asked for: a step needs few of the many that a family has."""
+    """Arrays of one npz, each read on first use: a step needs few of the arrays of a family."""
 
     def __init__(self, archive: bytes) -> None:
         self._archive = np.load(io.BytesIO(archive), allow_pickle=False)
@@ -110,6 +109,6 @@ def load_arrays(family: str) -> Arrays:
 
 
 def forget_files() -> None:
-    """Read the documents and the manifest anew when they are asked for next: a fit has written some."""
+    """Drop the cached documents and manifest, after a fit has written new ones."""
     load_json.cache_clear()
     _manifest.cache_clear()

@@ -17,7 +17,7 @@ from gpuwise.workload.capture.captured import Signature
 
 _RATE = 10e9
 _SIGMA = 0.8
-"""Judgement, not fit: bytes/s and spread of a collective between accelerators whose link nobody described (PCIe 3.0)."""
+"""Assumed bytes/s and spread of a collective between accelerators whose link is unknown (PCIe 3.0). Judgement, not fitted."""
 
 
 def collective_seconds(accelerator: Accelerator, signatures: Sequence[Signature], system: System | None) -> KernelTime:

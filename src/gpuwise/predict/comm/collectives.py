@@ -42,9 +42,8 @@ from gpuwise.predict.kernels.kernel_time import F64, KernelTime
 
 OPS = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast", "send_recv")
 LIBRARIES = ("nccl", "custom", "vllm", "sglang", "sglang-0.5.10", "trtllm")
-"""``nccl`` stands for the vendor's library (RCCL, oneCCL). The others are serving engines' own all-reduce
-kernels, which hand large payloads to NCCL; ``sglang-0.5.10`` is SGLang before 0.5.12, ``custom`` the mean of
-the current three."""
+"""``nccl`` means the vendor's library (RCCL, oneCCL). The others are serving engines' own all-reduce kernels, which hand large
+payloads to NCCL; ``sglang-0.5.10`` is SGLang before 0.5.12, ``custom`` the mean of the current three."""
 _CURRENT = ("vllm", "sglang", "trtllm")
 
 
@@ -81,15 +80,13 @@ def curve(
     concurrent: int = 1,
     element_bytes: int = 2,
 ) -> CollectiveCurve:
-    """The curve of ``op`` for one kind of group on ``system``. Cached: a search asks for a handful.
+    """The curve of ``op`` for one kind of group on ``system``. Cached: a search uses a handful.
 
-    ``concurrent`` is how many such groups of one node use its network at the same time; they share the node's
-    cards when they would need more than it has. ``library`` chooses the kernels; ``graph`` says a CUDA graph
-    launches them (an engine's eager all-reduce first copies its input). One-byte elements cannot be summed in
-    the switch, so a reduction of them takes another curve. Host time to issue the call is not included
-    (:func:`host_call_s`).
-    Raises InputError on an unknown operation or library or a group that cannot exist, UnpredictableError when
-    the group spans systems without a network.
+    ``concurrent``: number of such groups of one node that use its network at the same time; they share the node's NICs when
+    they would need more. ``library`` chooses the kernels; ``graph`` says a CUDA graph launches them (an engine's eager
+    all-reduce first copies its input). One-byte elements cannot be summed in the switch, so a reduction of them takes another
+    curve. Host time to issue the call is not included (:func:`host_call_s`). Raises InputError on an unknown operation or
+    library or an impossible group, UnpredictableError when the group spans systems without a network.
     """
     if op not in OPS:
         raise InputError(f"unknown collective {op!r}", hint="one of " + ", ".join(OPS))
@@ -158,7 +155,7 @@ def build_curve(
 
 
 def _local(c: Coefficients, fabric: Fabric, group: CollectiveShape, element_bytes: int) -> tuple[Local, Basis]:
-    """What one system's links do for a group that spans several."""
+    """Link parameters of one system for a group that spans several."""
     inside = domain_time(c, fabric, group.op, group.ranks, "nccl", element_bytes)
     # One-byte sums cannot use the switch: their curve is the ring's.
     ring = domain_time(c, fabric, group.op, group.ranks, "nccl", 1)

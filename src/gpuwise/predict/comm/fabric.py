@@ -45,7 +45,7 @@ _GEFORCE = re.compile(r"GeForce|\bRTX [2345]0[5-9]0|\bGTX|TITAN", re.IGNORECASE)
 
 
 class Fabric(NamedTuple):
-    """What of a system its collectives depend on (hashable)."""
+    """Properties of a system that determine its collectives (hashable)."""
 
     accelerator: str
     vendor: str
@@ -92,8 +92,7 @@ def without_peer_access(system: System) -> System:
 
 
 class Domain(NamedTuple):
-    """[K] seconds of a collective inside a domain, the wire's limiting seconds per byte, and what it stands
-    on."""
+    """[K] seconds of a collective inside a domain, the limiting seconds per byte of the wire, and the basis of the estimate."""
 
     seconds: F64
     slope_s_per_byte: float
@@ -102,8 +101,7 @@ class Domain(NamedTuple):
 
 
 def bus_factor(op: str, n: int) -> float:
-    """Bytes a rank's link carries in one direction per payload byte in a ring (nccl-tests' bus bandwidth
-    factor)."""
+    """Bytes per direction on a rank's link per payload byte in a ring (nccl-tests' bus bandwidth factor)."""
     if op == "all_reduce":
         return 2 * (n - 1) / n
     return (n - 1) / n if op in ("reduce_scatter", "all_gather", "all_to_all") else 1.0

@@ -45,7 +45,7 @@ class Local(NamedTuple):
 
     seconds: F64
     switch_s_per_byte: float
-    """With reduction in the switch where there is one."""
+    """Seconds per byte with in-switch reduction, if available."""
     ring_s_per_byte: float
     has_switch_reduction: bool
 
@@ -59,7 +59,7 @@ def scale_out_time(
     concurrent: int,
     local: Local | None,
 ) -> F64:
-    """[K] seconds of ``op`` over ``ceil(n / ranks)`` systems; ``local`` is None with one rank to a system."""
+    """[K] seconds of ``op`` over ``ceil(n / ranks)`` systems; ``local`` is None with one rank per system."""
     share = network_share(fabric, ranks, concurrent)
     kinds = coefficients.constants["network"]
     c = kinds.get(fabric.network_kind, kinds["ethernet"])

@@ -1,10 +1,9 @@
-"""What whole networks say of single kernels on cards of which no kernel was measured.
+"""Kernel factors of cards without kernel measurements, from whole networks.
 
-GeForce cards clock above their published boost and sum 16-bit products at half rate; the tables of single kernels hold none
-of them. ``coefficients/card_factors.json`` has one factor on the time of each family (and implementation) for every
-architecture of theirs, and for measured cards that are no GeForce, fitted on whole networks
-(``studies.capture_time.fit``); a GeForce of another architecture takes their mean. The factor is a fact of the card: whoever
-asks for the kernel's time gets it.
+GeForce cards clock above their published boost and sum 16-bit products at half rate; the kernel tables contain none of them.
+``coefficients/card_factors.json`` has one factor on the time of each family (and implementation) for every GeForce
+architecture, and for measured cards that are not GeForce, fitted on whole networks (``studies.capture_time.fit``). A GeForce
+of another architecture takes the mean. The factor belongs to the card and applies to every use of the kernel.
 """
 
 from __future__ import annotations
@@ -25,8 +24,8 @@ UNMEASURED = ("collective", "transfer", "recurrent", "sort", "scan", "fourier", 
 
 
 def factor_key(accelerator: Accelerator, model: Mapping[str, Any] | None = None) -> str | None:
-    """Whose factors are the card's: its own, its architecture's if it is a GeForce or else the mean of GeForce's; None where no
-    network stands for it.
+    """Key of the card's factors: its own; for a GeForce its architecture's or else the mean of GeForce cards; None without a
+    measured network.
 
     Boards for workstations and servers of the same architecture do not clock above their published boost.
     """
@@ -40,8 +39,8 @@ def factor_key(accelerator: Accelerator, model: Mapping[str, Any] | None = None)
 
 
 def family_factor(accelerator: Accelerator, name: str) -> float:
-    """Factor on the time of the kernels of ``name`` (a family, or ``fused`` by a compiler); 1 where no network stands for the
-    card."""
+    """Factor on the time of the kernels of ``name`` (a family, or ``fused`` by a compiler); 1 if no network was measured for
+    the card."""
     key = factor_key(accelerator)
     if key is None or name in UNMEASURED:
         return 1.0
@@ -49,7 +48,7 @@ def family_factor(accelerator: Accelerator, name: str) -> float:
 
 
 def step_log_sigma(accelerator: Accelerator, *, compiled: bool = False) -> float | None:
-    """Spread of log(measured / predicted) of whole steps on ``accelerator``; None where no measured network stands for it."""
+    """Spread of log(measured / predicted) of whole steps on ``accelerator``; None if no network was measured for it."""
     model = load_json("card_factors")
     if factor_key(accelerator) is None:
         return None

@@ -52,7 +52,7 @@ class Trees:
         return np.add.reduce(picked, axis=0, dtype=np.float64)
 
     def binned(self, features: F64) -> NDArray[np.uint8]:
-        """How many edges of its feature lie below each value [F, R]."""
+        """Number of edges of its feature below each value [F, R]."""
         out = np.empty(features.shape, dtype=np.uint8)
         for i, edge in enumerate(self.edges):
             out[i] = np.searchsorted(edge, features[i].astype(np.float32), side="left")
@@ -78,7 +78,7 @@ def pack(name: str, trees: Trees) -> dict[str, NDArray[Any]]:
 
 
 def _edges_cut_at(trees: Trees) -> tuple[NDArray[np.uint8], list[NDArray[np.float32]]]:
-    """``cut`` [T, depth] counted among the edges that some tree asks for, and those edges: every answer stays what it was."""
+    """``cut`` [T, depth] counted among the edges that some tree uses, and those edges; results are unchanged."""
     cut = trees.cut.copy()
     edges: list[NDArray[np.float32]] = []
     for i, edge in enumerate(trees.edges):
@@ -89,7 +89,7 @@ def _edges_cut_at(trees: Trees) -> tuple[NDArray[np.uint8], list[NDArray[np.floa
 
 
 def unpack(name: str, arrays: Mapping[str, NDArray[Any]]) -> Trees | None:
-    """The trees stored under ``name``; None when there are none."""
+    """Trees stored under ``name``; None if there are none."""
     if name not in arrays:
         return None
     record = arrays[name]

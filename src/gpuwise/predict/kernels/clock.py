@@ -1,15 +1,14 @@
 """Sustained clock under the power limit: why a 72 W card never runs at the clock its peak is quoted for.
 
-A chip at relative clock ``x`` (1 = boost) and relative voltage ``v(x)`` draws ``P = P0 + D x v(x)^2``. ``D``
-is what the work would add at boost: joules per FLOP times the FLOP/s it would reach there. The governor holds
-the largest ``x`` with ``P <= TDP``. Voltage falls linearly with clock down to a floor: ``v(x) = max(v_floor,
-1 - s (1 - x))``; memory, leakage and board losses are ``P0 = a + b TDP``. Joules per FLOP are fitted per
-micro-architecture and arithmetic unit (vector or matrix) from cards seen to be held back; a family nobody
-measured takes the nearest in time of its vendor.
+A chip at relative clock ``x`` (1 = boost) and relative voltage ``v(x)`` draws ``P = P0 + D x v(x)^2``. ``D`` is what the work
+would add at boost: joules per FLOP times the FLOP/s it would reach there. The governor chooses the largest ``x`` with ``P <=
+TDP``. Voltage falls linearly with clock down to a floor: ``v(x) = max(v_floor, 1 - s (1 - x))``; memory, leakage and board losses
+are ``P0 = a + b TDP``. Joules per FLOP are fitted per micro-architecture and arithmetic unit (vector or matrix) from cards that
+are power-limited; a family without measurements takes its vendor's nearest in time.
 
-A step as a whole is held to the same limit (:func:`step_clock`). Below it the same balance says what it draws:
-``P = min(TDP, P0 + (J per FLOP) FLOP/s + (J per byte) bytes/s)`` of its mean rates. Joules per byte of memory traffic are
-those of families where steps were metered.
+A whole step has the same limit (:func:`step_clock`). Below the limit the same balance gives the power: ``P = min(TDP, P0 + (J
+per FLOP) FLOP/s + (J per byte) bytes/s)`` of its mean rates. Joules per byte of memory traffic are those of families where
+steps were metered.
 """
 
 from __future__ import annotations
@@ -31,11 +30,10 @@ _GRID = np.linspace(0.02, 1.0, 981)
 
 
 def sustained_fraction(accelerator: Accelerator, intensity: ArrayLike = 1.0, dtype: str = "fp32") -> F64:
-    """Fraction of the boost clock held while work of ``dtype`` runs.
+    """Sustained fraction of the boost clock while work of ``dtype`` runs.
 
-    ``intensity`` (any shape) is the share of peak FLOP/s the work would reach at boost: about 0.95 for a
-    large matrix product, near 0 for a memory-bound kernel. The result has its shape. 1.0 where the power
-    limit or the rate is unknown: no limit is invented.
+    ``intensity`` (any shape) is the share of peak FLOP/s the work would reach at boost: about 0.95 for a large matrix product,
+    near 0 for a memory-bound kernel. The result has its shape. 1.0 if the power limit or the rate is unknown.
     """
     busy = np.asarray(intensity, dtype=np.float64)
     budget_w, full_w = power_budget_w(accelerator), arithmetic_power_w(accelerator, dtype)
@@ -52,7 +50,7 @@ class StepClock(NamedTuple):
 
     clock: float
     joules: float
-    """Of a FLOP."""
+    """Joules per FLOP."""
 
 
 def power_budget_w(accelerator: Accelerator) -> float | None:
@@ -71,10 +69,10 @@ def work_energy_j(
     time_s: ArrayLike,
     most_j: Mapping[str, float] | None = None,
 ) -> F64 | None:
-    """[S] joules that pieces of work add to what the device draws anyway; None where nobody metered the family.
+    """[S] joules that pieces of work add to the device's static draw; None if the family was not metered.
 
-    ``formats`` [S] of the arithmetic, ``flop`` and ``moved_bytes`` [S] of each piece, ``time_s`` [S] its kernels: no more bytes
-    come from memory in it than the memory gives. ``most_j``: of a FLOP by format, at the most.
+    ``formats`` [S] of the arithmetic, ``flop`` and ``moved_bytes`` [S] of each piece, ``time_s`` [S] its kernels: memory
+    traffic is capped at the memory's rate in that time. ``most_j``: maximum joules per FLOP by format.
     """
     per_byte: Mapping[str, float] = load_json("clock")["memory_pj_per_byte"]
     if accelerator.family not in per_byte or accelerator.tdp_w is None:

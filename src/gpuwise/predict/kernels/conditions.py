@@ -1,4 +1,4 @@
-"""What is around a kernel: the one set of conditions under which any command asks for its time."""
+"""Conditions under which a kernel runs: one set for all commands."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ class Conditions:
     emulated: bool = False
     """Formats the accelerator lacks are computed in one it has, as torch does; otherwise they are refused."""
     channels_last: bool | None = None
-    """How images lie; None: as the row says."""
+    """Memory layout of images; None: as the row has it."""
     implementation: Mapping[str, str] = field(default_factory=dict[str, str], hash=False)
-    """Kernel of a family, or of the products in a format, by name: ``{"attention": "flash"}``. Left out: what torch runs."""
+    """Kernel of a family, or of the products in a format, by name: ``{"attention": "flash"}``. Default: what torch runs."""
 
 
 STEP = Conditions()
@@ -47,7 +47,7 @@ narrow format themselves."""
 
 
 def lies_last(rows: OpTable, conditions: Conditions) -> NDArray[np.bool_]:
-    """[R] whether the images lie channels last: as the conditions say, else as the row does."""
+    """[R] whether the images are channels-last: from the conditions, else from the row."""
     if conditions.channels_last is not None:
         return np.full(len(rows), conditions.channels_last)
     return (rows.flag & CHANNELS_LAST) != 0

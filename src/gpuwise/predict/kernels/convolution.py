@@ -101,10 +101,10 @@ def convolution_time(
 def vector_time(accelerator: Accelerator, conv: Convolutions, model: dict[str, Any], burst_s: float = 0.0) -> F64:
     """Seconds in fp32: the fastest of the implicit product and the two Winograd forms.
 
-    Kernels shorter than ``burst_s`` run at boost, as the launches of a benchmark do where the governor is slow to react.
-    ``forward_rate`` is the share of all this that the library reaches on an architecture it has no fp32 kernels of its own for:
-    on Hopper ``implicit_convolve_sgemm`` and transforms of Maxwell's days. Raises UnpredictableError where the catalogue has no
-    rate or unit count.
+    Kernels shorter than ``burst_s`` run at boost, as the launches of a benchmark do if the governor reacts slowly.
+    ``forward_rate`` is the share of all this that the library reaches on an architecture it has no fp32 kernels of its own
+    for: on Hopper ``implicit_convolve_sgemm`` and transforms of Maxwell's days. Raises UnpredictableError where the catalogue
+    has no rate or unit count.
     """
     slower = 1.0 / float(model["forward_rate"].get(f"sm_{(accelerator.compute_capability or '').replace('.', '')}", 1.0))
     implicit = slower * _implicit_time(accelerator, conv, model, burst_s)
@@ -125,7 +125,7 @@ def winograd_filter_time(accelerator: Accelerator, conv: Convolutions, model: di
 
 
 _ELEMENTS = 36.0
-"""Of a transformed tile: 6 x 6 inputs make 4 x 4 outputs of a 3 x 3 filter."""
+"""Elements of a transformed tile: 6 x 6 inputs give 4 x 4 outputs of a 3 x 3 filter."""
 _PRODUCT_TILES = ((128.0, 64.0), (64.0, 64.0), (32.0, 128.0), (128.0, 32.0))
 """Rows and columns of a block of the products."""
 _FUSED_TILES = ((1, 4, 8), (2, 4, 4), (2, 2, 8), (4, 1, 8), (4, 2, 4), (4, 4, 2))
@@ -164,8 +164,8 @@ def _blocks_time(
     model: dict[str, Any],
     burst_s: float,
 ) -> tuple[F64, F64]:
-    """Seconds of ``blocks`` [R] of ``flop`` each at boost, and the share of the clock that is kept while ``multiplied`` FLOP are
-    done in them."""
+    """Seconds of ``blocks`` [R] of ``flop`` each at boost, and the sustained share of the clock while they execute
+    ``multiplied`` FLOP."""
     units = accelerator.compute_units
     if not units:
         raise UnpredictableError("no unit count for accelerator", f"the catalogue has no unit count for {accelerator.name}")

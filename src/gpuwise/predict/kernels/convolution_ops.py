@@ -69,8 +69,8 @@ def convolution_rows_time(accelerator: Accelerator, rows: OpTable, conditions: C
 
 
 def captured_convolution_time(accelerator: Accelerator, dtype: str, rows: OpTable, *, last: NDArray[np.bool_]) -> KernelTime:
-    """[R] device seconds by kernel: forward, and each gradient that is wanted. Formats without a matrix unit run on the
-    vector lanes at fp32's rate."""
+    """[R] device seconds by kernel: forward, and each required gradient. Formats without a matrix unit run on the vector lanes
+    at fp32's rate."""
     vector = dtype not in _ON_MATRIX_UNITS
     shape, beside = rows.shape.astype(np.float64), rows.detail
     columns = {f: shape[:, i] for i, f in enumerate(("batch", "c_in", "c_out"))}

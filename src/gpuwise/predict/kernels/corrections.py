@@ -1,7 +1,7 @@
-"""A kernel's time on a device that was measured itself: the model's, times what that device differs by near such shapes.
+"""Kernel time on a measured device: the model's time, times that device's deviation near such shapes.
 
-The difference is a Gaussian process over log2 of the sizes (:class:`gpuwise.facts.hardware.corrections.Correction`), so it fades
-to what is common to all shapes, and where nothing is, to 1, the further a shape lies from those that were measured.
+The deviation is a Gaussian process over log2 of the sizes (:class:`gpuwise.facts.hardware.corrections.Correction`). Far from
+measured shapes it tends to the mean of all shapes, or to 1 if there is no common part.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Depthwise convolutions, one channel a group: no matrix unit helps, and two libraries have kernels for them.
 
-Images that lie plainly run PyTorch's own kernels (native/cuda/DepthwiseConv2d.cu), whatever their format: a thread makes an
-output, so that a pass takes so many clocks of a unit for each place and each multiply-add. The filter's gradient has one block
-for each number of the filter, which sums over all places; blocks come in whole waves over the units. Channels-last images run
-cuDNN's, whose 16-bit kernels do several channels at once. Neither is ever faster than memory.
+Contiguous images run PyTorch's own kernels (native/cuda/DepthwiseConv2d.cu), whatever their format: a thread computes an output,
+so a pass takes a fixed number of clocks per position and multiply-add. The filter's gradient has one block for each number of the
+filter, which sums over all places; blocks come in whole waves over the units. Channels-last images run cuDNN's, whose 16-bit
+kernels do several channels at once. Neither is ever faster than memory.
 
 Constants (clocks of one unit): ``coefficients/kernels/convolution.json``.
 """
@@ -27,7 +27,7 @@ F64 = NDArray[np.float64]
 
 
 def is_depthwise(accelerator: Accelerator, rows: OpTable) -> NDArray[np.bool_]:
-    """[R] whether this module times a row: depthwise, not transposed, on an NVIDIA card that no whole network stands for."""
+    """[R] whether this module times a row: depthwise, not transposed, on an NVIDIA card without a measured network."""
     known = accelerator.vendor == "NVIDIA" and factor_key(accelerator) is None
     known = known and bool(accelerator.compute_units and accelerator.boost_hz)
     groups = rows.shape[:, 6]
@@ -35,7 +35,7 @@ def is_depthwise(accelerator: Accelerator, rows: OpTable) -> NDArray[np.bool_]:
 
 
 def depthwise_seconds(accelerator: Accelerator, dtype: str, rows: OpTable, last: NDArray[np.bool_]) -> F64:
-    """[R] device seconds: forward, or each gradient that is wanted. ``last``: whether the images lie channels last."""
+    """[R] device seconds: forward, or each required gradient. ``last``: whether the images are channels-last."""
     model: dict[str, Any] = load_json("convolution")["depthwise"]
     units, clock_hz = float(accelerator.compute_units or 1), float(accelerator.boost_hz or 1.0)
     shape, element = rows.shape.astype(np.float64), FORMAT_BYTES.get(dtype, 4.0)

@@ -15,8 +15,8 @@ F64 = NDArray[np.float64]
 class KernelTime(NamedTuple):
     """Device time of each launch, host launch cost not included.
 
-    ``time_s`` [R] seconds; ``log_sigma`` [R] standard deviation of log(measured / predicted) on rows kept from the fit;
-    ``basis`` of the whole call.
+    ``time_s`` [R] seconds; ``log_sigma`` [R] standard deviation of log(measured / predicted) on held-out rows; ``basis`` of
+    the whole call.
     """
 
     time_s: F64

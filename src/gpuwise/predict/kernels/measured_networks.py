@@ -96,9 +96,9 @@ def convolution_seconds(
 
 
 def _relayout_seconds(accelerator: Accelerator, model: Mapping[str, float], rows: OpTable, backward: Mask) -> F64:
-    """[R] seconds of cuDNN's changes of layout around a convolution that wants channels last: image and result once, in the
-    backward the image and its gradient once each and the result's gradient for either product; filters by a slower kernel of
-    their own. A launch for each."""
+    """[R] seconds of cuDNN's layout changes around a convolution that needs channels-last images. Forward: image and result
+    once. Backward: the image and its gradient once each, the result's gradient for either product. Filters use a slower
+    kernel. One launch each."""
     images = 2.0 * rows.shape[:, 0] * rows.shape[:, 1] * rows.detail[:, :2].prod(axis=1)
     results = 2.0 * rows.shape[:, 0] * rows.shape[:, 2] * rows.shape[:, 3] * rows.shape[:, 4]
     filters = 2.0 * rows.shape[:, 1] * rows.shape[:, 2] / np.maximum(rows.shape[:, 6], 1) * rows.shape[:, 5]
@@ -120,8 +120,8 @@ def _bias_seconds(accelerator: Accelerator, rows: OpTable, backward: Mask) -> F6
 
 
 def _padding_seconds(accelerator: Accelerator, clocks: Mapping[str, float], rows: OpTable, backward: Mask, last: Mask) -> F64:
-    """[R] seconds in which images of few channels are widened to whole vectors, a thread a place: for the forward where they lie
-    channels last, for the gradient of the filters always."""
+    """[R] seconds to pad images of few channels to whole vectors, one thread per position: in the forward if they are
+    channels-last, for the filter gradient always."""
     if not accelerator.compute_units or not accelerator.boost_hz:
         return np.zeros(len(rows))
     places = rows.shape[:, 0] * rows.detail[:, :2].prod(axis=1)
@@ -173,7 +173,7 @@ def _of_accelerator(table: Mapping[str, float], accelerator: Accelerator) -> flo
 
 
 def _has_new_kernels(accelerator: Accelerator) -> bool:
-    """A data-centre card from Hopper on, whose convolutions were timed under cuDNN 9; what is known of older ones are published
+    """Data-centre cards from Hopper on, whose convolutions were timed under cuDNN 9. For older cards there are only published
     steps under cuDNN 7 and 8."""
     capability = accelerator.compute_capability
     return factor_key(accelerator) is None and capability is not None and float(capability) >= NEW_CAPABILITY
@@ -191,7 +191,7 @@ def _layout_share(model: Mapping[str, float], accelerator: Accelerator, rows: Op
     if factor_key(accelerator) is None and not _has_new_kernels(accelerator):
         return np.full(len(rows), model["older_tf32" if dtype == "tf32" else "other"])
     if _has_new_kernels(accelerator):
-        # of one place a step: a plain product of [C_out, C_in] and [C_in, places] as the images lie, where rows are vectors
+        # one position per step: a plain product of [C_out, C_in] and [C_in, positions] in the images' layout, if rows are vectors
         product = (rows.shape[:, 5] == 1) & (rows.shape[:, 6] <= 1) & (rows.detail[:, 2] <= 1.0)
         aligned = rows.shape[:, 3] * rows.shape[:, 4] % ALIGNED_ELEMENTS == 0
         return np.where(product & aligned, 0.0, model["other_tf32" if dtype == "tf32" else "other"])
@@ -252,8 +252,8 @@ def _wide_seconds(
 def _stem_seconds(
     accelerator: Accelerator, per_clock: Mapping[str, float], flop: F64, wants: Sequence[Mask], element: float
 ) -> F64:
-    """[R] seconds of convolutions of images of few channels: what a unit gathers in a clock sets the pace, not what it could
-    multiply (``sm80_xmma_fprop_implicit_gemm_.._first_layer``); each gradient has its own share of the FLOP."""
+    """[R] seconds of convolutions of images of few channels: limited by the gather rate of a unit, not by its multiply rate
+    (``sm80_xmma_fprop_implicit_gemm_.._first_layer``); each gradient has its own share of the FLOP."""
     speed = (accelerator.compute_units or 1) * (accelerator.boost_hz or 1.0) * 2.0 / element
     image, filters = wants
     each = flop / np.maximum(image.astype(np.float64) + filters, 1.0) / speed

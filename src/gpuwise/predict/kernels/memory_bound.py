@@ -1,15 +1,14 @@
-"""Kernels that wait for memory: elementwise, reductions, norms, softmax, copies, gathers, optimizer updates.
+"""Memory-bound kernels: elementwise, reductions, norms, softmax, copies, gathers, optimizer updates.
 
     t = t_latency + max(passes x bytes / B, elements / E),    1/B = h / B_L2 + (1 - h) / (e B_peak)
 
-``e`` is the fraction of the specified bandwidth a long stream reaches (of the family where it was measured,
-else of the memory technology: inline error correction takes its part on GDDR datacentre cards). ``h = min(1,
-c L2 / bytes)`` is the share that hits the last-level cache because the producer has just written it, ``B_L2``
-bytes per clock and unit. ``E`` bounds kernels that spend instructions on an element: index arithmetic of a
-broadcast or a gather, the random numbers of dropout (elements per clock and unit). A norm gives each row a block of
-threads, which takes its turn on the units however short the row is (``row_cycles``). ``passes`` grows when a
-row is read again and the rows in flight have left the cache (LayerNorm, softmax over more than 1024
-elements). Constants: ``coefficients/memory_bound.json``.
+``e`` is the fraction of the specified bandwidth a long stream reaches (of the family where it was measured, else of the memory
+technology: inline error correction takes its part on GDDR datacentre cards). ``h = min(1, c L2 / bytes)`` is the share that
+hits the last-level cache because the producer has just written it, ``B_L2`` bytes per clock and unit. ``E`` bounds kernels
+that spend instructions on an element: index arithmetic of a broadcast or a gather, random numbers of dropout (elements per
+clock and unit). A norm gives each row a block of threads, with a fixed cost per row (``row_cycles``). ``passes`` grows when a
+row is read again and the rows in flight have left the cache (LayerNorm, softmax over more than 1024 elements). Constants:
+``coefficients/memory_bound.json``.
 """
 
 from __future__ import annotations
@@ -58,12 +57,12 @@ def memory_time(
     blocks: ArrayLike | None = None,
     again_bytes: ArrayLike | None = None,
 ) -> KernelTime:
-    """Device time of memory-bound kernels that read and write so many bytes each ([R] or scalar).
+    """Device time of memory-bound kernels by bytes read and written ([R] or scalar).
 
     ``elements`` [R] (default: bytes written / 4, or read / 4 where nothing is written) matters to the patterns that spend
     instructions per element; ``row_bytes`` [R] is the length of a normalised row of ``norm`` and ``softmax`` (default: short
-    enough to be read once), ``blocks`` [R] how many rows a block of threads each normalises (default: not so),
-    ``again_bytes`` [R] what of its input a kernel reads again (default: all).
+    enough to be read once), ``blocks`` [R] number of rows normalised by a block of threads each (default: none),
+    ``again_bytes`` [R] input bytes read again (default: all).
     """
     model = load_json("memory_bound")
     input_bytes, output_bytes = np.broadcast_arrays(np.asarray(bytes_read, np.float64), np.asarray(bytes_written, np.float64))
@@ -120,8 +119,7 @@ def cache_rate(accelerator: Accelerator) -> float | None:
 
 
 def _has_inline_ecc(accelerator: Accelerator, model: dict[str, Any]) -> bool:
-    """Cards that keep error correction in the GDDR itself report less memory than the label says (1/16 on
-    NVIDIA)."""
+    """Cards that store error correction in the GDDR itself report less memory than the label (1/16 less on NVIDIA)."""
     label = accelerator.memory_nominal_gb
     return label is not None and accelerator.memory_bytes < model["inline_ecc_below"] * label * GIB
 

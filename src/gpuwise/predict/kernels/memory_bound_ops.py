@@ -1,7 +1,7 @@
-"""Device time of rows that wait for memory, by family: how their kernels go through it, how often, in how many launches.
+"""Device time of memory-bound rows, by family: access pattern, passes and number of launches.
 
-What a row says of itself (``OpTable.detail``: passes, elements visited, bytes of a normalised row, serial steps) is of its
-kernel's source; what stands beside it here is fitted (``memory_bound.json``, ``captured_time.json``).
+The details of a row (``OpTable.detail``: passes, elements visited, bytes of a normalised row, serial steps) come from its
+kernel's source; other constants here are fitted (``memory_bound.json``, ``captured_time.json``).
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ _PATTERN: dict[str, Pattern] = {
 }
 _OF_KERNEL: tuple[Pattern, ...] = ("transpose", "broadcast", "cast", "mixed", "join")
 _HAS_PATTERN = np.array([name in _OF_KERNEL for name in KERNEL_CODE])
-"""By kernel's code."""
+"""Whether a pattern exists, by kernel code."""
 _HALF = ("fp16", "bf16")
-"""Formats of which a thread takes twice as many elements (``elementwise_kernel``'s unroll, native/cuda/CUDALoops.cuh)."""
+"""Formats for which a thread processes twice as many elements (``elementwise_kernel``'s unroll, native/cuda/CUDALoops.cuh)."""
 
 
 def memory_bound_time(accelerator: Accelerator, rows: OpTable, family: str) -> KernelTime:
@@ -89,7 +89,7 @@ def memory_bound_time(accelerator: Accelerator, rows: OpTable, family: str) -> K
 
 
 def _block_softmax_seconds(accelerator: Accelerator, visited: F64, row_bytes: F64) -> F64:
-    """[R] least seconds of softmaxes whose rows outgrow a warp: a block of PyTorch's waits for itself between its passes."""
+    """[R] minimum seconds of softmaxes whose rows exceed a warp: a block of PyTorch's synchronises between its passes."""
     if not accelerator.compute_units or not accelerator.boost_hz:
         return np.zeros(len(visited))
     rate = float(load_json("memory_bound")["block_softmax_elements_per_clock"]) * accelerator.compute_units * accelerator.boost_hz
@@ -97,7 +97,7 @@ def _block_softmax_seconds(accelerator: Accelerator, visited: F64, row_bytes: F6
 
 
 def _turned_seconds(accelerator: Accelerator, rows: OpTable, family: str) -> F64:
-    """[R] seconds of the copies that bring the rows of a norm together; 0 where they lie so."""
+    """[R] seconds of the copies that make the rows of a norm contiguous; 0 if they already are."""
     turned = np.where((family == "norm") & are_row_norms(rows), rows.shape[:, 0], 0).astype(np.float64)
     if not turned.any():
         return np.zeros(len(rows))
@@ -133,8 +133,8 @@ def sum_tail_seconds(accelerator: Accelerator, rows: OpTable) -> F64:
 
 
 def row_reduction_seconds(accelerator: Accelerator, rows: OpTable) -> F64:
-    """[R] least seconds of reductions within rows: each row is the work of some threads, which begin and end with it however
-    short it is, and look at so many elements in a clock where they keep the place of a value as well; 0 for other rows."""
+    """[R] minimum seconds of reductions within rows; 0 for other rows. Each row occupies some threads, with a fixed cost at
+    its start and end; reductions that track an index process fewer elements per clock."""
     within = (rows.shape[:, 1] > 0) & (rows.kernel != KERNEL_CODE["columns"]) & (rows.kernel != KERNEL_CODE["fused"])
     if not within.any() or not accelerator.compute_units or not accelerator.boost_hz:
         return np.zeros(len(rows))
@@ -150,7 +150,7 @@ PIECE_BLOCKS, PIECE_ELEMENTS = 32.0, 512.0
 
 
 def pieces_seconds(accelerator: Accelerator, rows: OpTable) -> F64:
-    """[R] least seconds of joins that give every piece as many blocks as the largest has; 0 for other rows."""
+    """[R] minimum seconds of concatenations, which give every piece the number of blocks of the largest; 0 for other rows."""
     joined = rows.kernel == KERNEL_CODE["pieces"]
     if not joined.any() or not accelerator.compute_units or not accelerator.boost_hz:
         return np.zeros(len(rows))
@@ -164,15 +164,15 @@ def pieces_seconds(accelerator: Accelerator, rows: OpTable) -> F64:
 
 
 SCAN_THREADS = 512.0
-"""Of a block that scans rows; of a row 16 to all of them, by the powers of two of rows and their lengths
+"""Threads per block of a row scan; 16 to all of them per row, by the powers of two of the number and length of rows
 (``get_log_num_threads_x_inner_scan``, native/cuda/ScanUtils.cuh)."""
 
 
 def scan_seconds(accelerator: Accelerator, rows: OpTable) -> F64:
-    """[R] least seconds of running sums (native/cuda/ScanUtils.cuh); 0 where it is not known what is scanned.
+    """[R] minimum seconds of cumulative sums (native/cuda/ScanUtils.cuh); 0 if the scanned dimension is unknown.
 
-    Threads of a row take two neighbours each and pass their sums on by halves, lot after lot. A sum across rows has one thread a
-    column, which goes through the rows one by one. A single row is scanned by all units together (cub).
+    Threads of a row take two neighbours each and combine their sums in a tree, chunk by chunk. A sum across rows has one
+    thread per column, which reads the rows one by one. A single row is scanned by all units together (cub).
     """
     count, length, apart = (np.maximum(rows.shape[:, i], 0).astype(np.float64) for i in range(3))
     scans = (length > 1) & (count > 1)

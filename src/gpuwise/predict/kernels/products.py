@@ -44,9 +44,9 @@ _SPECIFIED_SIGMA = 0.4
 _CUDNN_HEAD_DIM = 128
 """The widest head torch gives to cuDNN's attention."""
 LARGEST_SHARE = 0.93
-"""Of the published peak, on cards whose products stand on whole networks: 0.869, the most measured on an NVIDIA card (A100 SXM,
-bf16, ml-engineering's MAMF table, CC BY-SA, one figure), times 1.07 for the boost that GeForce cards hold above the published one
-(2.7 against 2.52 GHz on an RTX 4090: judgement, not fit)."""
+"""Share of the published peak, on cards whose products were fitted on whole networks: 0.869, the highest measured on an NVIDIA
+card (A100 SXM, bf16, ml-engineering's MAMF table, CC BY-SA, one figure), times 1.07 for the clock that GeForce cards sustain
+above the published boost (2.7 against 2.52 GHz on an RTX 4090: judgement, not fit)."""
 _LIBRARY = {"fp8": "fp8_gemm", "mxfp8": "fp8_gemm"}
 """The bare product of the library where the format's default kernel also turns its input into it: the step table has the
 casts as rows of their own."""
@@ -96,16 +96,16 @@ def matmul_time(accelerator: Accelerator, rows: OpTable, conditions: Conditions)
 
 
 _LAYOUTS = np.array([k if k in ("tn", "nn", "nt") else "" for k in KERNELS])
-"""How the operands of a product lie, by the code of its kernel; nothing where the row does not say."""
+"""Layout of the operands of a product, by its kernel's code; empty if the row does not specify it."""
 
 
 def product_time(
     accelerator: Accelerator, dtype: str, shape: F64, conditions: Conditions, layout: Layout | NDArray[np.str_] = "tn"
 ) -> KernelTime:
-    """[R] seconds of products (batch, m, n, k) [R, 4] in a format the device runs, with the card's factor. ``layout``: how the
-    operands lie, of each or of all; fp32 takes one for all.
+    """[R] seconds of products (batch, m, n, k) [R, 4] in a format the device runs, with the card's factor. ``layout``: operand
+    layout, of each or of all; fp32 takes one for all.
 
-    Raises UnpredictableError for a format it has no rate for, unless the conditions let another stand for it.
+    Raises UnpredictableError for a format it has no rate for, unless the conditions allow a substitute.
     """
     b, m, n, k = shape.T
     if dtype == "fp32":
@@ -309,7 +309,7 @@ def _fused(
     causal_pairs = np.minimum(q, kv) * (np.minimum(q, kv) + 1.0) / 2.0 + np.maximum(q - kv, 0) * kv
     flop = 2.0 * b * a * (causal_pairs if causal else q * kv) * (d + dv) * (2.5 if backward else 1.0)
     rate = accelerator.peak("fp32")
-    if "tf32" in accelerator.peak_flop_per_s:  # three TF32 products stand for one of fp32
+    if "tf32" in accelerator.peak_flop_per_s:  # three TF32 products replace one fp32 product
         rate = max(rate, accelerator.peak("tf32") / 3.0)
     moved = 4.0 * b * (q * a * (d + dv) + kv * k * (d + dv)) * (3.0 if backward else 1.0)
     model = load_json("captured_time")
@@ -332,7 +332,7 @@ def _dropout_seconds(accelerator: Accelerator, rows: OpTable, backward: bool) ->
 
 
 def _torch_attention(accelerator: Accelerator, dtype: str, head_dim: F64) -> str:
-    """The fused kernel that torch takes where nobody says which (``workload.capture.ops.attention`` has its whole choice)."""
+    """The fused kernel that torch takes by default (``workload.capture.ops.attention`` has its whole choice)."""
     here = accelerator.compute_capability
     prefers_cudnn = here in CUDNN_ATTENTION_ON and dtype in HALF and head_dim.max(initial=0.0) <= _CUDNN_HEAD_DIM
     return "cudnn" if prefers_cudnn else "fa2"
@@ -341,12 +341,12 @@ def _torch_attention(accelerator: Accelerator, dtype: str, head_dim: F64) -> str
 def recurrent_time(accelerator: Accelerator, rows: OpTable, conditions: Conditions) -> KernelTime:
     """[R] device seconds of recurrent layers.
 
-    The input's products of all time steps are one product a layer. The state's are a chain of T products [B, H] x [H, G H]:
-    a step is three kernels that wait for one another (the product, the clearing of what it sums up, the cells), ``step_s`` from
-    each to the next, and the longer of its product and the weights' way from the cache (or memory, if they do not fit). Behind
-    each product the gates are computed: they and the states are read, the states written, and what the backward needs of both
-    (cuDNN's reserve). Layers run staggered, each one step behind the one below (cuDNN, Appleyard et al., arXiv 1604.01946), so
-    that L layers of T steps need T + L - 1 shortest steps. The backward adds the same chain and the weights' gradients as one
+    The input's products of all time steps are one product a layer. The state's are a chain of T products [B, H] x [H, G H]: a
+    step is three dependent kernels (the product, clearing its sum, the cells), ``step_s`` from each to the next, and the
+    longer of its product and the load of the weights from the cache (or memory, if they do not fit). Behind each product the
+    gates are computed: they and the states are read, the states written, and the values that the backward needs (cuDNN's
+    reserve). Layers run staggered, each one step behind the one below (cuDNN, Appleyard et al., arXiv 1604.01946), so that L
+    layers of T steps need T + L - 1 shortest steps. The backward adds the same chain and the weights' gradients as one
     product.
     """
     model: dict[str, Any] = load_json("captured_time")["recurrent"]

@@ -1,7 +1,7 @@
 """The one registry of kernels: family -> time(accelerator, rows, conditions). Launch cost is not included.
 
-Whoever wants the time of a kernel writes it as a row of the step table (:mod:`gpuwise.workload.step`) and asks here, so that
-equal rows take equal seconds, to the last digit, whatever command asks.
+To time a kernel, write it as a row of the step table (:mod:`gpuwise.workload.step`) and call this module. Equal rows take
+equal seconds, to the last digit, in every command.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Evaluate = Callable[[Accelerator, OpTable, Conditions], KernelTime]
 
 
 def _memory_bound(family: str) -> Evaluate:
-    """Rows of ``family`` that wait for memory, as the card's whole networks make them."""
+    """Memory-bound rows of ``family``, with the card's factor from whole networks."""
 
     def time(accelerator: Accelerator, rows: OpTable, conditions: Conditions) -> KernelTime:
         times = memory_bound_time(accelerator, rows, family)
@@ -80,7 +80,7 @@ def _convolution(accelerator: Accelerator, rows: OpTable, conditions: Conditions
 
 
 def _embedding(accelerator: Accelerator, rows: OpTable, conditions: Conditions) -> KernelTime:
-    """Rows of a table gathered, and its dense gradient; those whose rows are not known, by their bytes."""
+    """Gathered rows of a table, and its dense gradient; if the table's rows are unknown, by bytes."""
     times = _gather(accelerator, rows, conditions)
     part = np.flatnonzero((rows.shape[:, 0] > 0) & (rows.phase == Phase.BACKWARD))
     if part.size:
@@ -166,7 +166,7 @@ class DistinctCalls:
         return cls(rows.take(first), inverse)
 
     def times(self, accelerator: Accelerator, conditions: Conditions = STEP) -> TableTimes:
-        """As :func:`kernel_times` of all rows."""
+        """:func:`kernel_times` of all rows."""
         few = _evaluate(self.table, accelerator, conditions)
         return TableTimes(few.time_s[self.which], few.log_sigma[self.which], few.basis)
 
@@ -174,7 +174,7 @@ class DistinctCalls:
 def kernel_times(rows: OpTable, accelerator: Accelerator, conditions: Conditions = STEP) -> TableTimes:
     """Time of each row's kernel(s) on ``accelerator``; equal calls are evaluated once.
 
-    Raises UnpredictableError when the accelerator has no rate for a format in the table (unless another may stand for it).
+    Raises UnpredictableError when the accelerator has no rate for a format in the table (unless a substitute is allowed).
     """
     return DistinctCalls.of(rows).times(accelerator, conditions)
 

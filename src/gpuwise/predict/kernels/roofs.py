@@ -1,8 +1,9 @@
-"""What no kernel is faster than: the matrix rate of its format, and the memory or the cache that its bytes come from.
+"""Upper bounds of a kernel's rate: the matrix rate of its format, and the bandwidth of the memory or cache that its bytes come
+from.
 
-A working set that the last-level cache holds may move faster than memory delivers, as fast as the cache does; every
-other may not. Fitted kernels know neither in their intervals, and clocks above the specified boost let a fit exceed the
-data sheet: an answer about one kernel is held to the specification it names its share of.
+Only a working set that fits the last-level cache may move faster than memory, up to the cache's rate. Fitted kernels and their
+intervals ignore these bounds, and clocks above the specified boost let a fit exceed the data sheet; so the answer for one
+kernel is capped at the specification that its share refers to.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ class ByteRoof(NamedTuple):
 
 
 def byte_roof(accelerator: Accelerator, working_set_bytes: float, fastest_s: float) -> ByteRoof:
-    """What bounds a kernel that moves ``working_set_bytes`` in ``fastest_s`` at the least: memory where it is that fast, or where
-    the cache is too small or its rate unknown."""
+    """The bound of a kernel that moves ``working_set_bytes`` in at least ``fastest_s``: memory if it is that fast, or if the
+    cache is too small or its rate unknown."""
     memory = accelerator.memory_bandwidth_bytes_per_s
     held, rate = accelerator.l2_bytes or 0.0, cache_rate(accelerator) or 0.0
     if working_set_bytes <= memory * fastest_s or working_set_bytes > held or rate <= memory:

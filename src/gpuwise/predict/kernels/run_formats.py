@@ -29,15 +29,15 @@ def matrix_units(accelerator: Accelerator) -> bool:
 
 
 def arithmetic(accelerator: Accelerator, dtype: str) -> str:
-    """The catalogue format whose rate limits products of ``dtype``: of weights held in a format of their own (``int4_wo``,
-    ``fp8_block``) the one they are multiplied in. Raises UnpredictableError where the device has none of them."""
+    """The catalogue format whose rate limits products of ``dtype``: for weight storage formats (``int4_wo``, ``fp8_block``)
+    the one they are multiplied in. Raises UnpredictableError if the device has none of them."""
     return math_dtype(accelerator, dtype) if dtype in IMPLEMENTATIONS and dtype not in IMPLEMENTATIONS[dtype].math else dtype
 
 
 def run_format(accelerator: Accelerator, dtype: str, *, emulated: bool = True) -> str:
     """The format ``dtype`` is computed in on the device.
 
-    Raises UnpredictableError where it has no rate for ``dtype`` and nothing else is to stand for it (``emulated`` False).
+    Raises UnpredictableError if it has no rate for ``dtype`` and no substitute is allowed (``emulated`` False).
     """
     rates = accelerator.peak_flop_per_s
     if dtype == "tf32":

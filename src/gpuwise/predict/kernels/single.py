@@ -1,4 +1,4 @@
-"""One kernel asked for by its sizes: written as rows of the step table and timed by the registry, as every step's are."""
+"""One kernel by its sizes: written as rows of the step table and timed by the registry, as in every step."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gpuwise.workload.step import OpTableBuilder
 
 F64 = NDArray[np.float64]
 SIDE = 8192
-"""Rows, columns and depth of the large product that stands for what arithmetic reaches."""
+"""Rows, columns and depth of the large product used for the achievable arithmetic rate."""
 
 
 def matmul(
@@ -82,8 +82,8 @@ def stream(
     family: str = "copy",
     conditions: Conditions = STEP,
 ) -> KernelTime:
-    """[R] device seconds of kernels that read and write so many bytes: a ``copy``, or an ``elementwise`` kernel of several
-    inputs; arrays broadcast."""
+    """[R] device seconds of kernels by bytes read and written: a ``copy``, or an ``elementwise`` kernel of several inputs;
+    arrays broadcast."""
     table = OpTableBuilder()
     for read_bytes, written_bytes in _rows(bytes_read, bytes_written):
         table.add(

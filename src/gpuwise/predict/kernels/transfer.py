@@ -16,8 +16,8 @@ from gpuwise.units import GIGA
 
 DIRECTIONS = ("h2d", "d2h")
 PCIE_FRACTION = 0.82
-"""Of the coded PCIe rate for pinned copies of 64 MiB up, either way: A100 26.3 of 31.5 GB/s and H100, H200 52
-of 63 (Azure/AI-benchmarking-guide, ND A100/H100/H200 results), A100 25.1 (NVIDIA/nvbandwidth#42), H100 52.8
+"""Share of the coded PCIe rate for pinned copies of 64 MiB and more, in either direction: A100 26.3 of 31.5 GB/s and H100,
+H200 52 of 63 (Azure/AI-benchmarking-guide, ND A100/H100/H200 results), A100 25.1 (NVIDIA/nvbandwidth#42), H100 52.8
 (nvbandwidth#24)."""
 C2C_BYTES_PER_S = {"h2d": 346 * GIGA, "d2h": 301 * GIGA}
 """Measured NVLink-C2C of a GH200 (450 GB/s a direction): 346 GB/s in, 15 % less out (NVIDIA/nvbandwidth#23).
@@ -42,10 +42,8 @@ def transfer_time(
 ) -> KernelTime:
     """[R] seconds to copy ``bytes`` [R] between the host and one accelerator.
 
-    ``at_once`` accelerators copy together and share the host's memory bandwidth ``host_bytes_per_s`` when it
-    is given.
-    Raises InputError on an unknown direction, UnpredictableError when the accelerator's host link is not
-    known.
+    ``at_once`` accelerators copy together and share the host's memory bandwidth ``host_bytes_per_s`` when it is given. Raises
+    InputError on an unknown direction, UnpredictableError when the accelerator's host link is unknown.
     """
     if direction not in DIRECTIONS:
         raise InputError(f"unknown copy direction {direction!r}", hint="h2d (host to device) or d2h")
@@ -64,7 +62,7 @@ def transfer_time(
 
 
 def host_link_bytes_per_s(accelerator: Accelerator, direction: str) -> float:
-    """What a pinned copy reaches. Raises UnpredictableError when the host link is not known."""
+    """Rate of a pinned copy. Raises UnpredictableError when the host link is unknown."""
     if _has_c2c(accelerator):
         return C2C_BYTES_PER_S[direction]
     if accelerator.pcie_bytes_per_s is None:
@@ -77,7 +75,7 @@ def host_link_bytes_per_s(accelerator: Accelerator, direction: str) -> float:
 
 
 def host_link_peak_bytes_per_s(accelerator: Accelerator) -> float | None:
-    """One direction of the host link by its data sheet; None where it is not known."""
+    """One direction of the host link by its data sheet; None if unknown."""
     return C2C_PEAK_BYTES_PER_S if _has_c2c(accelerator) else accelerator.pcie_bytes_per_s
 
 

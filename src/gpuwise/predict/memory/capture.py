@@ -1,4 +1,4 @@
-"""Device memory of a captured step: what torch calls allocated and reserved, and what nvidia-smi shows of the process.
+"""Device memory of a captured step: torch's allocated and reserved bytes, and nvidia-smi's process memory.
 
     allocated = blocks of live storages and hidden workspaces          (torch.cuda.max_memory_allocated)
     reserved  = segments the caching allocator took for them           (torch.cuda.max_memory_reserved)
@@ -75,7 +75,7 @@ class StepPeak:
 
 @dataclass(frozen=True, slots=True)
 class OutOfMemoryAt:
-    """Where memory runs out on the card."""
+    """Place where memory runs out on the card."""
 
     place: Place
     step: int
@@ -94,22 +94,22 @@ class LimitedReplay:
     capture: Capture
     settings: AllocatorSettings
     room_bytes: int
-    """What is left for torch."""
+    """Bytes available to torch."""
     device_bytes: int
 
     @cached_property
     def is_overfull(self) -> bool:
-        """Whether the tensors that live at once are more than there is, however they lie."""
+        """Whether the live tensors exceed the memory regardless of placement."""
         return int(self.events.live_bytes().max(initial=0)) > self.room_bytes
 
     @cached_property
     def run(self) -> AllocatorRun:
-        """Run once, when it is first asked for."""
+        """The second replay, run on first use."""
         return replay(self.events, self.settings, capacity_bytes=max(self.room_bytes, 1), device_bytes=self.device_bytes)
 
     @cached_property
     def oom(self) -> OutOfMemoryAt | None:
-        """Where memory runs out; None where it suffices."""
+        """Where memory runs out; None if it suffices."""
         return _out_of_memory(self.run, self.events, self.capture)
 
 
@@ -135,37 +135,37 @@ class CapturedMemory:
     reserved: Estimate
     process: Estimate
     needed: Estimate
-    """What nvidia-smi shows at the least where memory is scarce: allocated blocks, context and communicators."""
+    """Minimum process memory in nvidia-smi when memory is scarce: allocated blocks, context and communicators."""
     context: Estimate
     communicators: Estimate
     first: StepPeak
     steady: StepPeak
     peak: Place
     by_category: dict[Category, int]
-    """Bytes asked for at the peak; the blocks are rounded up, so their sum is a little below ``allocated``."""
+    """Requested bytes at the peak; blocks are rounded up, so their sum is a little below ``allocated``."""
     largest: tuple[LiveStorage, ...]
     capacity_bytes: float
-    """What a process can have of the card."""
+    """Device memory available to a process."""
     fits: bool
     fit_probability: float
-    """That the process stays within ``capacity_bytes``, from the spread of the prediction; 0 or 1 cannot occur."""
+    """That the process stays within ``capacity_bytes``, from the spread of the prediction; never exactly 0 or 1."""
     verdict: Verdict
     """``fits`` without giving cached memory back; ``borderline`` where it does so, or where its tensors are less than the
     card's memory but the pieces between them too small: there the order of allocations decides, which varies from run to run;
     ``fails`` where there is memory but a kernel cannot take the sizes."""
     failures: tuple[KernelFailure, ...]
-    """Kernels that cannot take the sizes they are given, whatever memory there is."""
+    """Kernels that fail on their input sizes, regardless of memory."""
     run: AllocatorRun = field(repr=False)
     """The replay without a limit."""
     events: Events = field(repr=False)
     capture: Capture = field(repr=False)
-    """What was replayed: the step as compiled, where it is."""
+    """The replayed capture: the compiled step, if compiled."""
     limited: LimitedReplay | None = field(repr=False)
     """None where the replay without a limit stays within the card."""
 
     @property
     def oom(self) -> OutOfMemoryAt | None:
-        """Where memory runs out on the card; None where it suffices."""
+        """Where memory runs out on the card; None if it suffices."""
         return None if self.limited is None else self.limited.oom
 
     @property
@@ -175,7 +175,7 @@ class CapturedMemory:
 
     @property
     def fragmentation(self) -> Fragmentation:
-        """Where the unused bytes are when most is reserved."""
+        """Location of the unused bytes when most is reserved."""
         return self.run.fragmentation()
 
 
@@ -194,12 +194,12 @@ def captured_memory(
 ) -> CapturedMemory:
     """Memory of ``capture`` on ``accelerator``.
 
-    ``allocator_conf`` (``PYTORCH_CUDA_ALLOC_CONF``) and ``torch_version`` default to what the capture found.
-    ``capacity_bytes`` is what a process can have of the card (default: its published visible total). ``step`` chooses
-    which peak is reported: the worst of set-up and all steps, the first step, or the steady one. ``group_sizes`` are
-    the ranks of each communicator; by default those of the captured collectives. ``compiled``: hold what torch.compile
-    would of it (default: of the regions the step compiles itself). ``replays``: those of this capture so far, by what decides
-    them; where kernels have equal workspaces on another accelerator it is not replayed again.
+    ``allocator_conf`` (``PYTORCH_CUDA_ALLOC_CONF``) and ``torch_version`` default to what the capture found. ``capacity_bytes``
+    is the memory available to a process (default: the published visible total). ``step`` chooses which peak is reported: the
+    worst of set-up and all steps, the first step, or the steady one. ``group_sizes`` are the ranks of each communicator; by
+    default those of the captured collectives. ``compiled``: memory under torch.compile (default: for the regions the step
+    compiles itself). ``replays``: earlier replays of this capture by their inputs; an accelerator on which kernels have equal
+    workspaces is not replayed again.
 
     Raises InputError for a capture without steps or a capacity that is not positive, FieldError for a bad
     ``allocator_conf``.
@@ -319,7 +319,7 @@ def place_of(capture: Capture, op: int) -> Place:
 
 
 def bytes_by_category(events: Events, event: int) -> dict[Category, int]:
-    """Bytes asked for and live right after ``event``, workspaces as their own category."""
+    """Requested bytes live right after ``event``, workspaces as their own category."""
     part = slice(0, event + 1)
     storage = events.event_storage[part]
     signed = events.event_sign[part].astype(np.int64) * events.storage_bytes[storage]
@@ -397,6 +397,6 @@ def _verdict(limited: LimitedReplay | None, failures: tuple[KernelFailure, ...])
 
 
 def _probability(process: Estimate, usable: float, *, fits: bool) -> float:
-    """Of :func:`fit_probability`; at least 1/2 where the replay fits (cached memory was given back), else at most that."""
+    """:func:`fit_probability`; at least 1/2 if the replay fits (after returning cached memory), else at most that."""
     p = fit_probability(process.expected, process.log_sigma, usable)
     return max(p, 0.5) if fits else min(p, 0.5)

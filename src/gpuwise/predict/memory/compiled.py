@@ -1,12 +1,12 @@
-"""What ``torch.compile`` (Inductor) leaves of a captured step's memory: fused results never written, others made again.
+"""Memory of a captured step under ``torch.compile`` (Inductor): fused results are never written, others are recomputed.
 
-The forward and the backward are one graph each. A result that only fused operations read is never written. Of what the
-backward needs of the forward, the partitioner keeps what a library call reads there (a product's input, attention's
-queries and keys), and makes a fused result again where what it is made of is kept anyway or takes no more bytes (torch
-``_functorch/partitioners.py``: ``is_materialized_backwards``, the minimum cut). Products, convolutions and attention are
-never run again. The optimizer stays as it is.
+The forward and the backward are one graph each. A result that only fused operations read is never written. Among the forward
+values that the backward needs, the partitioner saves those read by a library call (a product's input, attention's queries and
+keys). It recomputes a fused result if its inputs are saved anyway or take no more bytes (torch ``_functorch/partitioners.py``:
+``is_materialized_backwards``, the minimum cut). Products, convolutions and attention are never recomputed. The optimizer is
+unchanged.
 
-Left out: kernels that Inductor splits, buffers it uses again within a graph, results a person's code still holds.
+Not modelled: kernels that Inductor splits, buffers reused within a graph, results that the user's code still references.
 """
 
 from __future__ import annotations
@@ -25,9 +25,8 @@ LONGEST_CHAIN = 64
 
 
 def compiled_capture(capture: Capture, *, everything: bool) -> Capture:
-    """``capture`` with the storages of its compiled part as Inductor holds them; unchanged where its data flow is not
-    known. ``everything`` compiles forward and backward whole; otherwise the regions the capture marks (all, if it marks
-    none)."""
+    """``capture`` with the storages of its compiled part as Inductor allocates them; unchanged if its data flow is unknown.
+    ``everything`` compiles forward and backward whole; otherwise the regions the capture marks (all, if it marks none)."""
     if not capture.has_flow:
         return capture
     edit = Editor(capture)
@@ -39,7 +38,7 @@ def compiled_capture(capture: Capture, *, everything: bool) -> Capture:
 
 @dataclass(frozen=True, slots=True)
 class _Flow:
-    """What each operation reads and writes, and when each storage lives."""
+    """Reads and writes of each operation, and the lifetime of each storage."""
 
     inputs: list[int]
     input_end: list[int]
@@ -122,11 +121,11 @@ class _Graphs:
                 self._freed_after(edit, storage, last)
 
     def _is_passing(self, storage: int) -> bool:
-        """A result that is gone by the end of the step."""
+        """A result freed by the end of the step."""
         return self._is_result(storage) and self.flow.death[storage] < self.span.end_event
 
     def _runs(self, unwritten: set[int]) -> dict[int, int]:
-        """Where a fused operation really runs: in the kernel of the last of its readers that writes something."""
+        """The operation in whose kernel a fused operation runs: the last of its readers that writes a result."""
         runs: dict[int, int] = {}
         for op in sorted(self.inside, reverse=True):
             writes = self.flow.writes(op)
@@ -185,7 +184,7 @@ class _Graphs:
         return dropped
 
     def _made_of(self, storage: int, dropped: set[int]) -> set[int] | None:
-        """Results of library calls that would have to be kept to make ``storage`` again; None if it cannot be."""
+        """Results of library calls needed to recompute ``storage``; None if it cannot be recomputed."""
         needed: set[int] = set()
         visited: set[int] = set()
         pending, length = [storage], 0

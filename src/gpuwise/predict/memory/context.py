@@ -1,17 +1,15 @@
-"""What a process holds on a CUDA device outside torch's allocator: the context, the kernels it loaded, NCCL's buffers.
+"""Non-PyTorch memory of a process on a CUDA device: context, loaded kernels, NCCL's buffers.
 
-A context keeps a stack for every thread that can be resident, so its size goes with the number of streaming
-multiprocessors: ``context = base + per_unit * units``. Both are fitted by least squares on ``facts/data/hardware/contexts.csv``
-(a lazy-loading table: 20 to 170 units, 82 to 771 MiB), over the devices other than the one asked for; a device of the
-table answers with the mean of its own rows, of those on CUDA 13 where it has any, one with the same die and units with
-those of that. On an H100 with CUDA 13 the first kernel leaves 621 MiB, the modules of cuBLAS and attention that a step
-loads 150 more, fourteen further models together 10. The line is that of CUDA 11.7 to 12: nobody measured how far other
-devices grew. Before CUDA 11.7 every
-kernel of every library was loaded at the start: that surplus is a constant of the CUDA version, fitted on measured jobs
-(``coefficients/captured_memory.json``).
+A context has a stack for every thread that can be resident, so its size grows with the number of streaming multiprocessors:
+``context = base + per_unit * units``. Both are fitted by least squares on ``facts/data/hardware/contexts.csv`` (a lazy-loading
+table: 20 to 170 units, 82 to 771 MiB), leaving out the predicted device. A device of the table takes the mean of its own rows
+(those on CUDA 13 if it has any), and one with the same die and units takes those. On an H100 with CUDA 13 the first kernel leaves
+621 MiB, the modules of cuBLAS and attention that a step loads 150 more, fourteen further models together 10. The line is that of
+CUDA 11.7 to 12; the growth of other devices has not been measured. Before CUDA 11.7 every kernel of every library was loaded at
+the start: that surplus is a constant of the CUDA version, fitted on measured jobs (``coefficients/captured_memory.json``).
 
-One communicator of NCCL holds what ``facts/data/communicators.csv`` has for as many ranks; before CUDA 11.7 more, fitted
-on what nvidia-smi showed of published runs (``coefficients/memory.json``).
+The size of an NCCL communicator is in ``facts/data/communicators.csv`` by number of ranks; before CUDA 11.7 it is larger,
+fitted on nvidia-smi values of published runs (``coefficients/memory.json``).
 """
 
 from __future__ import annotations
@@ -54,7 +52,7 @@ COMMUNICATOR_SCHEMA = {
 }
 CUDA_OF_LARGER_CONTEXTS = 13
 FOREIGN_VENDORS = ("AMD", "Intel", "Apple", "Google", "AWS")
-"""Their runtimes hold memory outside torch too; nobody's figures were found."""
+"""Vendors whose runtimes also allocate outside torch, without published figures."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +98,7 @@ def _running() -> list[ContextRow]:
 
 
 def _newest(rows: Iterable[ContextRow]) -> list[float]:
-    """Sizes of the rows on CUDA 13, of all where there is none."""
+    """Sizes of the rows on CUDA 13, or of all rows if there are none."""
     each = list(rows)
     return [r.size_bytes for r in each if r.cuda >= CUDA_OF_LARGER_CONTEXTS] or [r.size_bytes for r in each]
 
@@ -129,8 +127,7 @@ def context_bytes(accelerator: Accelerator, loading: Loading = "lazy", *, cudnn:
 
 @cache
 def process_context(accelerator: Accelerator, loading: Loading = "lazy", *, cudnn: bool = True) -> Estimate:
-    """:func:`context_estimate`, or for a vendor whose contexts nobody published the NVIDIA line by units, as an
-    extrapolation."""
+    """:func:`context_estimate`; for a vendor without published contexts the NVIDIA line by units, as an extrapolation."""
     try:
         return context_estimate(accelerator, loading, cudnn=cudnn)
     except UnpredictableError:
@@ -139,10 +136,10 @@ def process_context(accelerator: Accelerator, loading: Loading = "lazy", *, cudn
 
 
 def context_estimate(accelerator: Accelerator, loading: Loading = "lazy", *, cudnn: bool = True) -> Estimate:
-    """Bytes of the CUDA context of a running torch job on ``accelerator``; ``cudnn``: it runs operations of cuDNN, whose
-    kernels are all loaded with the first under eager loading.
+    """Bytes of the CUDA context of a running torch job on ``accelerator``; ``cudnn``: the job runs cuDNN operations; under eager
+    loading the first one loads all of cuDNN's kernels.
 
-    Raises UnpredictableError for a vendor whose contexts nobody published.
+    Raises UnpredictableError for a vendor without published contexts.
     """
     if loading not in ("lazy", "eager"):
         raise InputError(f"module loading is {loading!r}", hint="'lazy' (CUDA 11.7 and newer) or 'eager'")

@@ -1,8 +1,7 @@
-"""What a process can have of a device, and the constants of a software stack's memory.
+"""Device memory available to a process, and the memory constants of a software stack.
 
-The constants are measured or fitted (``coefficients/memory.json``, written by ``studies.memory.llm_fit``). What lies
-outside torch is in :mod:`gpuwise.predict.memory.context`, what lies inside kernels in
-:mod:`gpuwise.predict.memory.workspaces`.
+The constants are measured or fitted (``coefficients/memory.json``, written by ``studies.memory.llm_fit``). Non-PyTorch memory
+is in :mod:`gpuwise.predict.memory.context`, memory inside kernels in :mod:`gpuwise.predict.memory.workspaces`.
 """
 
 from __future__ import annotations
@@ -30,12 +29,10 @@ METRICS = ("allocated", "reserved", "device")
 class StackMemory:
     """Fitted constants of a stack.
 
-    ``workspace_bytes``: tensors no formula names (library workspaces, position tables, small states).
-    ``slack``: the share of activations and temporaries the caching allocator reserves beyond what is
-    allocated (fragments of blocks whose sizes do not fit one another), ``least_slack`` the share that stays
-    when the device is full, ``reserve_bytes`` what is reserved beyond it in any job (small segments,
-    convolution workspaces). ``log_sigma[metric]``: spread of log(measured / predicted) on rows kept from the
-    fit.
+    ``workspace_bytes``: tensors without a formula (library workspaces, position tables, small states). ``slack``: the share of
+    activations and temporaries the caching allocator reserves beyond what is allocated (fragmentation), ``least_slack`` the
+    share that remains when the device is full, ``reserve_bytes`` further reserved bytes of any job (small segments,
+    convolution workspaces). ``log_sigma[metric]``: spread of log(measured / predicted) on held-out rows.
     """
 
     workspace_bytes: float
@@ -61,11 +58,10 @@ def stack_memory(stack: str) -> StackMemory:
 
 
 def usable_bytes(accelerator: Accelerator) -> float:
-    """What a process can have of the device's memory: the driver keeps some.
+    """Device memory available to a process, without the driver's share.
 
-    The total it is shown where somebody published it. Else about 0.25 GiB and half a percent less than nvidia-smi's
-    total: torch reports 79.25 GiB on an A100 of 80, 39.50 of 40, 23.68 on an RTX 4090 of 23.99, 23.53 on an A30 of 24,
-    15.61 on an A4000 of 16 (out-of-memory messages in OOTDiffusion#235, CoSeR#10, CogVideo#36, RB-Modulation#5,
-    VGGT-Long#6).
+    The published visible total if known. Otherwise about 0.25 GiB and half a percent less than nvidia-smi's total: torch
+    reports 79.25 GiB on an A100 of 80, 39.50 of 40, 23.68 on an RTX 4090 of 23.99, 23.53 on an A30 of 24, 15.61 on an A4000 of
+    16 (out-of-memory messages in OOTDiffusion#235, CoSeR#10, CogVideo#36, RB-Modulation#5, VGGT-Long#6).
     """
     return accelerator.memory_visible_bytes or accelerator.memory_bytes * 0.995 - 0.25 * GIB

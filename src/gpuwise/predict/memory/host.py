@@ -15,14 +15,14 @@ from gpuwise.workload.strategy import RECOMPUTES, Strategy
 from gpuwise.workload.transformer.parameters import adapter_parameters, count_parameters
 
 HOST_SHARE = 0.8
-"""Of the host's memory; the rest is the operating system's, the data loaders' and the page cache's."""
+"""Share of the host's memory available; the rest is for the operating system, data loaders and page cache."""
 
 
 def host_bytes(
     arch: Architecture, cluster: Cluster, saved: SavedBytes, n_layers: float, c: Columns, at: NDArray[np.int64]
 ) -> NDArray[np.float64]:
-    """Bytes of pinned memory a host needs for its accelerators: master weights and optimizer states (with a
-    gradient buffer) of what is trained when the optimizer is offloaded, kept activations when those are."""
+    """Pinned bytes that a host needs for its accelerators: master weights and optimizer states (with a gradient buffer) of
+    trained parameters under optimizer offload, saved activations under activation offload."""
     total = np.zeros(1)
     if (c.offload_optimizer > 0).any():
         shape, b = stages(arch, c, n_layers), parameter_bytes(c.base)
@@ -53,12 +53,12 @@ def host_bytes_fit(
 
 
 def host_limit_bytes(cluster: Cluster) -> float:
-    """What one host can give to what is offloaded."""
+    """Bytes of one host available for offload."""
     return HOST_SHARE * (cluster.system.stated_host_memory_bytes or cluster.system.host_memory_bytes)
 
 
 def trained_share(arch: Architecture, base: Strategy) -> float:
-    """Of the parameters: all, or the adapters' beside frozen weights."""
+    """Trained share of the parameters: all, or the adapters beside frozen weights."""
     if not base.lora_rank:
         return 1.0
     return adapter_parameters(arch, base.lora_targets, base.lora_rank) / count_parameters(arch).total

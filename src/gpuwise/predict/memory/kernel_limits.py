@@ -1,8 +1,8 @@
-"""Operations that fail on a device with memory to spare: kernels that index with 32 bits, and grids that are too large.
+"""Operations that fail although memory suffices: kernels that index with 32 bits, and grids that are too large.
 
 A CUDA grid has at most 65,535 blocks in y and z (CUDA C++ programming guide, technical specifications); a kernel that counts
-elements in ``int32`` cannot reach element 2**31. Each rule names the report or the source it was read in. Operations without
-a rule are not known to fail: torch's elementwise kernels, products and norms split or widen their indices.
+elements in ``int32`` cannot reach element 2**31. Each rule names the report or the source it was read in. No failure is known
+for operations without a rule: torch's elementwise kernels, products and norms split or widen their indices.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from gpuwise.workload.capture.captured import Capture, Signature, TensorSpec
 
 MOST_ELEMENTS = 2**31 - 1
 MOST_BLOCKS = 65535
-"""Of a grid in y and z."""
+"""Maximum blocks of a grid in y and z."""
 CHUNKED_SINCE: Version = version_of("2.8")
 """Memory-efficient attention without log-sums cuts the batch into pieces (pytorch#154029)."""
 DEPTHWISE_SINCE: Version = version_of("2.8")
@@ -146,4 +146,4 @@ RULES: dict[str, Callable[[Signature, KernelEnvironment], str]] = {
     "upsample_bilinear2d_backward": _bilinear,
     "_adaptive_avg_pool2d_backward": _adaptive_pool_backward,
 }
-"""Operation name without namespace and overload -> why its kernel fails, empty where it does not."""
+"""Operation name without namespace and overload -> reason why its kernel fails, empty if it does not."""

@@ -73,7 +73,7 @@ class _Layers(NamedTuple):
     """A window, or the encoder's positions."""
     crossed: bool = False
     share: float = 1.0
-    """Of a token of the model's own sizes, what one takes in such a layer."""
+    """Cache bytes of a token in such a layer, relative to the model's own sizes."""
 
 
 def kv_cache_bytes(arch: Architecture, tokens: ArrayLike, layout: CacheLayout = PAGED) -> F64:
@@ -113,8 +113,8 @@ def kv_page_bytes(arch: Architecture, layout: CacheLayout = PAGED) -> float:
 
 
 def kv_pool_tokens(arch: Architecture, pool_bytes: float, layout: CacheLayout = PAGED) -> float:
-    """Tokens a pool of ``pool_bytes`` holds, every layer counted as if it kept all of them (what vLLM logs as ``GPU KV
-    cache size``); 0 for a model that does not generate."""
+    """Tokens that fit in a pool of ``pool_bytes`` if every layer caches all of them (vLLM logs this as ``GPU KV cache size``);
+    0 for a model that does not generate."""
     kinds = _kinds(arch, layout)
     groups = sum(-(-k.n_layers // _group_layers(kinds, layout)) * k.share for k in kinds)
     return pool_bytes // kv_page_bytes(arch, layout) * layout.page_tokens / groups if groups else 0.0
@@ -140,7 +140,7 @@ def _kinds(arch: Architecture, layout: CacheLayout) -> list[_Layers]:
 
 
 def _group_layers(kinds: list[_Layers], layout: CacheLayout) -> int:
-    """Layers of a group: the fewest of any kind, or the most where they are nearly as many, so that little is padded."""
+    """Layers of a group: the smallest number of any kind, or the largest if they are nearly equal, to keep padding small."""
     if not kinds or not layout.grouped:
         return 1
     least, most = min(k.n_layers for k in kinds), max(k.n_layers for k in kinds)

@@ -51,8 +51,8 @@ def replays(arch: Architecture, point: Point, strategy: Strategy) -> bool:
 
 
 def modules_memory(arch: Architecture, point: Point, strategy: Strategy, accelerator: Accelerator) -> CapturedMemory:
-    """Memory of the step of ``strategy`` at ``point`` on ``accelerator``, for one that :func:`replays`; of a paged optimizer
-    without its states, which lie outside of torch's allocator and leave the device where it has no room for them."""
+    """Memory of the step of ``strategy`` at ``point`` on ``accelerator``, for one that :func:`replays`. A paged optimizer's
+    states are excluded: they are outside torch's allocator and leave the device when it is full."""
     optimizer = ON_HOST if strategy.offload_optimizer or strategy.optimizer in PAGED else strategy.optimizer
     return _replayed(arch, point, strategy.recompute, optimizer, min(strategy.accumulation, 2), accelerator)
 
@@ -69,8 +69,8 @@ def _replayed(
 def _step(
     arch: Architecture, point: Point, recompute: str, optimizer: str, micro_batches: int
 ) -> tuple[Capture, dict[object, Replayed]]:
-    """The step itself, which is the same on every accelerator (a search over devices asks for a handful of them), and its
-    replays, of which accelerators share a few."""
+    """The step, which is the same on every accelerator (a search over devices uses a handful), and its replays, some of which
+    accelerators share."""
     return whole_step(arch, point, recompute=recompute, optimizer=optimizer, micro_batches=micro_batches), {}
 
 

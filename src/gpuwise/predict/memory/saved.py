@@ -34,15 +34,14 @@ FORWARD, BACKWARD = int(Phase.FORWARD), int(Phase.BACKWARD)
 class SavedBytes:
     """Arrays [P] of bytes, one entry a point.
 
-    ``layer[policy]``: what a layer keeps for its backward, the mean over all but the leading dense layers of
-    an expert model; ``lead_extra[policy]``: what those, which the first stage has, keep more (or less).
-    ``excess[policy]``: what the worst moment of one layer's backward needs beyond all layers' kept bytes
-    (recomputed activations, gradients of activations, gathered inputs). ``boundary``: the activation between
-    layers. ``embedding`` and ``head``: what the ends keep, the loss apart; ``loss``: the logits and their
-    copies at the worst moment of the loss, ``head_logits`` what is left of them at the head's backward;
-    ``head_excess``: the head's gathered input and the gradients of it then. ``weight_cache``: weight-shaped buffers the
-    stack keeps for ever. ``matrix``: elements of the rank's largest weight matrix; ``head_matrix``: of the output
-    projection.
+    ``layer[policy]``: bytes a layer saves for its backward, the mean over all but the leading dense layers of an expert model;
+    ``lead_extra[policy]``: additional (or fewer) bytes of those layers, which are in the first stage. ``excess[policy]``:
+    bytes at the peak of one layer's backward beyond the saved bytes of all layers (recomputed activations, gradients of
+    activations, gathered inputs). ``boundary``: the activation between layers. ``embedding`` and ``head``: bytes the ends
+    save, without the loss; ``loss``: the logits and their copies at the peak of the loss, ``head_logits`` the part of them
+    left at the head's backward; ``head_excess``: the head's gathered input and its gradients then. ``weight_cache``: permanent
+    weight-shaped buffers of the stack. ``matrix``: elements of the rank's largest weight matrix; ``head_matrix``: of the
+    output projection.
     """
 
     layer: dict[str, F64]
@@ -94,7 +93,7 @@ def collect(saved: Sequence[PointSaved]) -> SavedBytes:
 
 
 def point_saved(arch: Architecture, point: Point, tables: TransformerTables, rules: MemoryRules | None = None) -> PointSaved:
-    """What ``tables`` (of ``arch`` at ``point``) keep and need at their worst moments."""
+    """Bytes that ``tables`` (of ``arch`` at ``point``) save, and need at their peaks."""
     rules = rules or find_stack(point.stack.name).memory
     boundary = point.shard_tokens * arch.hidden * point.stream_bytes
     layered = [(t, tables.layer_counts[kind]) for kind, t in tables.layers.items()]
@@ -107,7 +106,7 @@ def point_saved(arch: Architecture, point: Point, tables: TransformerTables, rul
     counts = [count - (n_lead if i == 0 else 0) for i, (_, count) in enumerate(layered)]
     layer = {p: sum(k * n for k, n in zip(keeps[p], counts, strict=True)) / sum(counts) for p in RECOMPUTES}
     lead_extra = {p: n_lead * (keeps[p][0] - layer[p]) for p in RECOMPUTES}
-    # the layer whose backward runs has everything in memory, recomputed or kept
+    # the layer whose backward runs has all its activations in memory, recomputed or saved
     working = [_backward_excess(t, boundary) for t, _ in layered]
     excess = {
         p: max(all_ - layer_saved + more for all_, layer_saved, more in zip(keeps["none"], keeps[p], working, strict=True))
@@ -142,10 +141,10 @@ def _element_bytes(dtype: str) -> float:
 
 
 def _backward_excess(table: OpTable, boundary: float) -> float:
-    """Bytes that the backward of one layer needs at its worst moment beyond what its forward kept.
+    """Bytes that the backward of one layer needs at its peak beyond those its forward saved.
 
-    Rows run backwards. At row i the gradient of its output and that of its input are alive besides the
-    residual stream's gradient, and everything kept by the rows after i is free again:
+    Rows run backwards. At row i the gradient of its output and that of its input are alive besides the residual stream's
+    gradient, and all bytes saved by the rows after i are free again:
 
         excess = boundary + max_i (output_i + input_i - sum_{j > i} kept_j)
 
@@ -175,7 +174,7 @@ def _backward_excess(table: OpTable, boundary: float) -> float:
         else:
             heavy, output, input_bytes = False, 0.0, 0.0
         if heavy:
-            # first the pointwise rows from the product after this one, whose kept inputs are still there
+            # first the pointwise rows from the product after this one, whose saved inputs are still there
             worst = max(worst, output + below - freed_below, output + input_bytes - freed)
             below, freed_below = input_bytes, freed + row_saved
         freed += row_saved
@@ -228,7 +227,7 @@ def _weight_cache(tables: Sequence[OpTable], rules: MemoryRules, point: Point) -
 
 def _largest_matrix(table: OpTable, modules: Architecture | None = None) -> float:
     """Elements of the largest weight matrix a forward product of ``table`` reads (one expert of a grouped product); of one of
-    the ``modules``' own matrices where products stand for several."""
+    the ``modules``' own matrices where one product covers several."""
     rows = np.flatnonzero(_matmuls(table) & (table.phase == FORWARD))
     sizes = (table.shape[rows, 2] * table.shape[rows, 3]).astype(np.float64)
     if modules is not None and not modules.fused_projections:

@@ -1,5 +1,4 @@
-"""Bytes of weights, gradients and optimizer states on one rank of each pipeline stage, for columns of
-strategies.
+"""Bytes of weights, gradients and optimizer states on one rank of each pipeline stage, for columns of strategies.
 
 With P parameters on the rank before state sharding, over D data and context ranks (ZeRO: arXiv 1910.02054):
 
@@ -13,8 +12,7 @@ zero3     P w / D       P g / D        P (m + s) / D
 hybrid    as zero3, over the ranks of one shard group (D is a chosen group's with the others as well)
 ========  ============  =============  =====================
 
-Weights held in 8 bits with their transpose (Megatron's fp8-param-gather) take as many bytes as in bf16.
-
+Weights stored in 8 bits with their transpose (Megatron's fp8-param-gather) take as many bytes as in bf16.
 """
 
 from __future__ import annotations
@@ -42,12 +40,11 @@ NONE, ZERO2, ZERO3, HYBRID = (SHARDINGS.index(s) for s in ("none", "zero2", "zer
 class StageStates:
     """One stage's bytes, arrays that broadcast to the columns' shape.
 
-    ``gradients`` when all are there; ``half_gradients`` the compute-format ones beside wider accumulated
-    ones; ``gathered`` the two unsharded layers of fully sharded weights that are there at once,
-    ``gathered_head`` the output projection, ``kept`` those that wait for the backward, and ``scattered`` one
-    layer's unsharded gradients; ``buckets`` gradient communication buffers; ``updated`` the temporaries of the
-    update; ``contiguous`` those of them in one piece, which the allocator cannot make from the fragments that
-    activations leave and reserves besides.
+    ``gradients``: all gradients. ``half_gradients``: those in the compute format beside wider accumulated ones. ``gathered``:
+    the two unsharded layers of fully sharded weights that are present at once, ``gathered_head`` the output projection,
+    ``kept`` those that stay until the backward, ``scattered`` one layer's unsharded gradients. ``buckets``: gradient
+    communication buffers. ``updated``: temporaries of the update; ``contiguous`` those of them in one piece, which do not fit
+    into fragments left by activations and are reserved in addition.
     """
 
     weights: F64
@@ -186,18 +183,18 @@ def _stage(
 
 
 def _fully_sharded(c: Columns) -> NDArray[np.bool_]:
-    """Where a layer's weights are whole for its own passes alone: one rank's come from the host."""
+    """Whether a layer's weights are unsharded only during its own passes; those of one rank come from the host."""
     return (c.sharding == ZERO3) | (c.sharding == HYBRID) | (c.base.offload_parameters & c.offloads_parameters)
 
 
 def _kept(whole: F64, sharded: NDArray[np.bool_], c: Columns, rules: MemoryRules) -> F64:
-    """Of the ``whole`` weights, bytes that stay gathered until the backward."""
+    """Bytes of the ``whole`` weights that stay gathered until the backward."""
     return np.where(sharded & rules.keeps_gathered & (c.recompute != RECOMPUTES.index("full")), whole, 0.0)
 
 
 def _reduce_buffers(count: ParameterCount, c: Columns, rules: MemoryRules) -> F64:
-    """Buffers that gradients wait in; with the optimizer on the host also the one that the largest parameter's gradient comes
-    back to (DeepSpeed's temp_grad_buffer_for_gpu_offload)."""
+    """Buffers of gradients before reduction; with the optimizer on the host also the buffer for the largest parameter's
+    gradient (DeepSpeed's temp_grad_buffer_for_gpu_offload)."""
     weight = parameter_bytes(c.base).weight
     bucket = rules.bucket_elements * weight
     sharded = _fully_sharded(c)

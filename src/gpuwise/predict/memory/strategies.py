@@ -1,15 +1,14 @@
-"""Device memory of strategies, for columns at once: what fills the fullest rank at its worst moment.
+"""Device memory of strategies, for columns at once: the fullest rank at its peak, by part.
 
     allocated = weights + gradients + optimizer + activations + logits + temporaries + communication
     reserved = allocated + allocator slack
     device = reserved + CUDA context, library modules and NCCL (what nvidia-smi shows)
 
-The slack is what is left between blocks that do not fit one another, and what an update needs in one piece.
-When the device fills up, the allocator gives cached blocks back and tries again before it reports that memory
-is out, so that the slack shrinks to its least. A strategy has two totals, with the slack as fitted and at its least:
-the second decides whether it fits, and neither is cut off at what the device has.
+The slack is fragmentation between blocks, and the contiguous memory that an update needs. When the device fills up, the allocator
+returns cached blocks and retries before it fails, so the slack shrinks to a minimum. A strategy has two totals, with fitted and
+with minimum slack. The second decides whether it fits, and neither is capped at the device's memory.
 
-The fullest rank is the first, a middle or the last pipeline stage's. Its worst moment is one of
+The fullest rank is the first, a middle or the last pipeline stage's. Its peak is one of
 
 ========  ====================================================================================================
 loss      all micro-batches in flight are kept; the logits with their copies are there (stages with the head)
@@ -88,7 +87,7 @@ class Moment(NamedTuple):
 
     @property
     def churned(self) -> F64:
-        """What is freed and allocated again every micro-batch: where the allocator leaves fragments."""
+        """Bytes freed and allocated again in every micro-batch, which cause fragmentation."""
         return _sum(self.activations, self.logits, self.temporaries)
 
 
@@ -125,7 +124,7 @@ class TensorBytes:
     tensors: F64
     """With paged states, without workspaces."""
     slack: F64
-    """What the allocator reserves beside them where there is room."""
+    """Further bytes that the allocator reserves if there is room."""
     least_slack: F64
     """The same where memory is scarce."""
     paged: F64
@@ -137,7 +136,7 @@ class TensorBytes:
     constants: StackMemory
 
     def on(self, accelerator: Accelerator) -> DeviceBytes:
-        """With the workspaces and the context that they have on ``accelerator``."""
+        """The same with the workspaces and context of ``accelerator``."""
         workspace = library_workspace_bytes(accelerator) + self.constants.workspace_bytes
         context = context_bytes(accelerator, self.loading, cudnn=self.convolves) + self.communicators
         usable, slack = usable_bytes(accelerator), self.slack
@@ -165,7 +164,7 @@ class DeviceBytes:
 
     device_total: F64
     needed: F64
-    """What nvidia-smi shows at the least where memory is scarce: the total with the slack at its least."""
+    """Minimum process memory in nvidia-smi when memory is scarce: the total with minimum slack."""
     allocated: F64
     """torch's max_memory_allocated: without paged states."""
     paged: F64
@@ -174,7 +173,7 @@ class DeviceBytes:
     constants: StackMemory
     workspace: float
     usable: float
-    """What a process can have of the device."""
+    """Device memory available to a process."""
 
     def fits(self, risk: float = 0.5) -> NDArray[np.bool_]:
         """Whether each strategy fits, the slack at its least if need be, but for a probability of ``risk``."""
@@ -185,17 +184,17 @@ class DeviceBytes:
         return self.device_total <= self.usable * (1 - spare)
 
     def fit_probability(self, i: int) -> float:
-        """That strategy ``i`` fits."""
+        """Probability that strategy ``i`` fits."""
         return fit_probability(float(self.needed.flat[i]), self.constants.log_sigma["device"], self.usable)
 
 
 @dataclass(frozen=True)
 class MemoryColumns(DeviceBytes):
-    """:class:`DeviceBytes` with what they are made of.
+    """:class:`DeviceBytes` by part.
 
-    ``worst_stage`` is an index into :data:`STAGES`. The parts (weights, gradients, optimizer, activations, logits, temporaries,
-    communication, context, reserve) sum to ``device_total``; gradients that only appear later in the step are not in the sum of
-    an earlier worst moment.
+    ``worst_stage`` is an index into :data:`STAGES`. The parts (weights, gradients, optimizer, activations, logits,
+    temporaries, communication, context, reserve) sum to ``device_total``; gradients that appear later in the step are not in
+    the sum of an earlier peak.
     """
 
     worst_stage: I64
@@ -213,7 +212,7 @@ class MemoryColumns(DeviceBytes):
         return fixed + self._chosen([partial(getattr, m, part) for m in stage.moments], at)
 
     def _chosen(self, choices: Sequence[Callable[[], F64]], at: I64) -> F64:
-        """Of each strategy the choice it has; nothing is made of those that none has."""
+        """The choice of each strategy, evaluated only for choices that occur."""
         shape, first = self.device_total.shape, int(at.flat[0])
         if (at == first).all():
             return np.broadcast_to(choices[first](), shape)
@@ -261,7 +260,7 @@ class MemoryColumns(DeviceBytes):
 
     @property
     def shown(self) -> F64:
-        """What nvidia-smi shows of a run on this device: no more than it has, as long as the slack can shrink."""
+        """Process memory in nvidia-smi on this device: at most the device's, as long as the slack can shrink."""
         return np.minimum(self.device_total, np.maximum(self.usable, self.needed))
 
     def estimate(self, i: int, metric: str = "device") -> Estimate:
@@ -292,8 +291,8 @@ def memory_columns(
     rules: MemoryRules | None = None,
     constants: StackMemory | None = None,
 ) -> MemoryColumns:
-    """Memory of every strategy in ``c``; ``point_index`` is each one's point in ``saved`` (bytes, or point
-    costs that carry them). ``rules`` and ``constants`` in place of the stack's own."""
+    """Memory of every strategy in ``c``; ``point_index`` is each one's point in ``saved`` (bytes, or point costs that carry
+    them). ``rules`` and ``constants`` replace the stack's own."""
     made = _made(arch, system.count, saved, c, point_index, rules, constants)
     device = made.tensors.on(system.accelerator)
     parts = {f.name: getattr(device, f.name) for f in fields(device)}
@@ -303,15 +302,16 @@ def memory_columns(
 def tensor_bytes(
     arch: Architecture, system_count: int, saved: SavedBytes | CarriesSaved, c: Columns, point_index: I64
 ) -> TensorBytes:
-    """What :func:`memory_columns` finds that is the same on every accelerator, for systems of ``system_count`` of them."""
+    """The part of :func:`memory_columns` that is the same on every accelerator, for systems of ``system_count`` of them."""
     return _made(arch, system_count, saved, c, point_index).tensors
 
 
 def least_bytes(arch: Architecture, system_count: int, c: Columns) -> F64:
-    """A bound that ``needed`` of no strategy in ``c`` is below, :func:`bare_bytes` apart, from what is there throughout a step.
+    """Lower bound of ``needed`` of the strategies in ``c``, without :func:`bare_bytes`, from the bytes present throughout a step.
 
-    No op table is asked for. The worst stage is the one with the most bytes beside the usual slack, so that it holds at the
-    least what the emptiest stage does, and what the fullest does less that slack."""
+    It needs no op table. The worst stage has the most bytes beside the usual slack, so it has at least those of the emptiest
+    stage, and those of the fullest less that slack.
+    """
     rules, constants = find_stack(c.base.stack).memory, stack_memory(c.base.stack)
     shape, paged = stages(arch, c, _n_layers(arch)), c.base.optimizer in PAGED
     emptiest: F64 = np.full(1, np.inf)
@@ -328,7 +328,7 @@ def least_bytes(arch: Architecture, system_count: int, c: Columns) -> F64:
 
 
 def bare_bytes(arch: Architecture, stack: str, accelerator: Accelerator) -> float:
-    """What a process of ``stack`` holds of ``accelerator`` before it has a tensor."""
+    """Bytes of ``accelerator`` that a process of ``stack`` uses before it has a tensor."""
     workspace = library_workspace_bytes(accelerator) + stack_memory(stack).workspace_bytes
     return workspace + context_bytes(accelerator, _loading(find_stack(stack).memory), cudnn=_convolves(arch))
 
@@ -439,7 +439,7 @@ def _stage_total(stage: StageMemory, slack: float) -> tuple[F64, F64, I64]:
 
 @dataclass(frozen=True, slots=True)
 class _Making:
-    """What the three stages share while they are made."""
+    """Values shared by the three stages during the evaluation."""
 
     arch: Architecture
     c: Columns
@@ -492,7 +492,7 @@ class _Making:
         )
 
     def _layer(self) -> tuple[F64, F64]:
-        """Kept bytes of a layer and the excess of one layer's backward, under each strategy's policy."""
+        """Saved bytes of a layer and the excess of one layer's backward, under each strategy's policy."""
         return self._by_policy(self.saved.layer), self._by_policy(self.saved.excess, mixed=False)
 
     def _by_policy(self, values: dict[str, F64], *, mixed: bool = True) -> F64:

@@ -66,11 +66,11 @@ class Peak:
     row: int
     requested_bytes: int
     operation: str
-    """``aten.mm.default``; empty if not known."""
+    """``aten.mm.default``; empty if unknown."""
     module: str
     line: str
     largest: tuple[tuple[str, int], ...]
-    """What lives then, largest first: where it was made, bytes."""
+    """Live storages, largest first: place of allocation, bytes."""
 
     @property
     def words(self) -> str:
@@ -92,7 +92,7 @@ class MemoryTimeline:
     categories: tuple[str, ...]
     """From below."""
     bytes_by_category: I64 = field(repr=False)
-    """[C, R] bytes asked for."""
+    """[C, R] requested bytes."""
     reserved_bytes: I64 | None = field(repr=False)
     """[R] taken from the device by the allocator, ``None`` if it was not simulated."""
     time_s: NDArray[np.float64] | None = field(repr=False)
@@ -126,12 +126,9 @@ def memory_timeline(
 ) -> MemoryTimeline:
     """Timeline of one captured step.
 
-    Args:
-        capture: what was captured.
-        run: its storages through the allocator (same events as the capture); simulated with its own settings if left out.
-        step: which step; the last is steady.
-        capacity_bytes: line to draw; default: the run's.
-        op_time_s: [N] time of every operation: the rows then carry seconds.
+    Args: capture: the capture. run: its storages through the allocator (same events as the capture); simulated with its own
+    settings if left out. step: which step; the last is steady. capacity_bytes: line to draw; default: the run's. op_time_s: [N]
+    time of every operation: the rows then carry seconds.
 
     Raises InputError when run and capture do not belong together, or the step does not exist.
     """

@@ -1,8 +1,8 @@
-"""Bytes that live inside kernels: a capture sees an operation's inputs and outputs, the device also holds workspaces.
+"""Workspaces inside kernels, which a capture of inputs and outputs does not see.
 
-:func:`hidden_bytes` says what one operation holds beyond its tensors while it runs, by device and library version;
-:func:`with_workspaces` puts it into a capture's memory events, made once the operation's outputs are born and freed
-before anything else happens, and adds the handles' workspaces that stay. What it adds it frees, except those.
+:func:`hidden_bytes` returns the bytes one operation uses beyond its tensors while it runs, by device and library version;
+:func:`with_workspaces` inserts them into a capture's memory events, allocated after the operation's outputs and freed before
+the next event, and adds the permanent workspaces of library handles.
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ class Events:
     event_sign: NDArray[np.int8]
     event_op: I64
     source_event: I64
-    """[E] the capture's own event, -1 for one that was put in."""
+    """[E] index of the capture's own event, -1 for an inserted one."""
     captured_storages: int
     """Storages below this index are the capture's."""
     empty_cache: tuple[int, ...] = ()
-    """Events before which the allocator gives back all it has cached (cuDNN's benchmark mode, after each search)."""
+    """Events before which the allocator releases its whole cache (cuDNN's benchmark mode, after each search)."""
 
     def live_bytes(self) -> I64:
-        """[E] bytes asked for and not yet freed after each event."""
+        """[E] requested bytes not yet freed after each event."""
         return np.cumsum(self.event_sign.astype(np.int64) * self.storage_bytes[self.event_storage])
 
 

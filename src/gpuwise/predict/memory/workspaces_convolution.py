@@ -36,7 +36,7 @@ def _groups(signature: Signature) -> int:
 
 
 def is_depthwise(signature: Signature, x: TensorSpec, w: TensorSpec) -> bool:
-    """Whether each channel has filters of its own."""
+    """Whether each channel has its own filters."""
     groups = _groups(signature)
     return groups > 1 and groups == x.shape[1] and w.shape[0] % groups == 0 and w.shape[1] == 1
 
@@ -130,9 +130,9 @@ def backward(signature: Signature, environment: KernelEnvironment) -> tuple[int,
 
 
 def search_bytes(signature: Signature, environment: KernelEnvironment) -> int | None:
-    """What cuDNN's benchmark mode holds while it tries its plans on this convolution: the largest workspace among them,
-    fitted as ``search`` times the columns of an explicit product. 1 x 1 and grouped convolutions hold nothing worth naming.
-    None for what cuDNN does not search."""
+    """Workspace of cuDNN's benchmark mode while it tries its plans for this convolution: the largest among them, fitted as
+    ``search`` times the columns of an explicit product. 1 x 1 and grouped convolutions need almost nothing. None for
+    operations that cuDNN does not search."""
     name = signature.op.split(".")[1:2]
     backwards = name == ["convolution_backward"]
     if not backwards and name not in (["convolution"], ["cudnn_convolution"], ["_convolution"]):

@@ -28,7 +28,7 @@ class KernelEnvironment:
 
 
 def item_bytes(dtype: str) -> int:
-    """Bytes of one element. Raises InputError for a format nobody described."""
+    """Bytes of one element. Raises InputError for an unknown format."""
     try:
         return TENSOR_BYTES[dtype]
     except KeyError:
@@ -158,7 +158,7 @@ def sort(signature: Signature, _: KernelEnvironment) -> tuple[int, ...]:
 
 
 def top_k(signature: Signature, _: KernelEnvironment) -> tuple[int, ...]:
-    """Nothing but what sorting the k found needs (cuda/TensorTopK.cpp)."""
+    """Workspace of sorting the k results only (cuda/TensorTopK.cpp)."""
     if not signature.outputs:
         return ()
     k = math.prod(signature.outputs[0].shape)

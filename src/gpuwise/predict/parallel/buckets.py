@@ -110,7 +110,7 @@ def _reduce(
 
 
 def _keep_shard(edit: Editor, lives: Lives, sharding: Sharding, span: StepSpan, bucket: Bucket, handle: int) -> None:
-    """A reduced bucket's gradients go, this rank's shard stays until they would have gone."""
+    """Free a reduced bucket's gradients; keep this rank's shard until the bucket would have been freed."""
     c, at = edit.capture, bucket.ready_op
     modules = {p.name.rpartition(".")[0] for p in bucket.parameters}
     sizes = [math.prod(p.shape) * TENSOR_BYTES[p.dtype] for p in bucket.parameters]

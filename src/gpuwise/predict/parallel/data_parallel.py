@@ -97,7 +97,7 @@ def expert_shard_group(system: System, c: Columns) -> tuple[RankGroup, RankGroup
 
 
 def _span(system: System, c: Columns) -> I64:
-    """Data-parallel ranks that a shard group has: as many as asked for, else those of one system."""
+    """Data-parallel ranks of a shard group: the given number, or those of one system."""
     return np.where(c.shard_group > 0, c.shard_group, np.maximum(system.count // c.tp, 1))
 
 
@@ -109,12 +109,12 @@ def _parted(whole: RankGroup, size: I64) -> tuple[RankGroup, RankGroup]:
 
 
 def _copied(c: Columns) -> NDArray[np.bool_]:
-    """Where a shard has replicas."""
+    """True where a shard has replicas."""
     return (c.sharding == HYBRID) | _chosen_group(c)
 
 
 def _chosen_group(c: Columns) -> NDArray[np.bool_]:
-    """Where states are sharded over a group of a size that was asked for."""
+    """True where states are sharded over a group of a given size."""
     return (c.shard_group > 0) & (c.sharding != NONE)
 
 
@@ -160,9 +160,10 @@ def _in_buckets(
 
 @dataclass(frozen=True, slots=True)
 class StepTraffic:
-    """Seconds of what moves once a step, before anything hides it: replicated gradients (``reduce_s``), sharded ones
-    (``scatter_s``, ``scatters`` times a step), gathered parameters. ``hides_*`` 1 where the stack moves them behind passes.
-    ``by_layer``: the share of sharded traffic that can hide where a layer is a message (all but the last one's), else NaN."""
+    """Seconds of transfers that occur once per step, before overlap: replicated gradients (``reduce_s``), sharded ones
+    (``scatter_s``, ``scatters`` times a step), gathered parameters. ``hides_*`` is 1 where the stack overlaps them with
+    passes. ``by_layer``: the share of sharded traffic that can overlap if each layer is one message (all but the last one's),
+    else NaN."""
 
     reduce_s: F64
     scatter_s: F64

@@ -67,7 +67,7 @@ class _Fsdp:
         return _Gather(unit, buffer, planned)
 
     def unshard(self, g: _Gather, at: int, phase: Phase, *, free: int | None) -> int:
-        """Wait for a gather and copy it out; the whole parameters' storage. ``free`` is a buffer that goes before."""
+        """Wait for a gather and copy it out; returns the storage of the full parameters. ``free`` is a buffer freed before."""
         e, s = self.edit, self.sharding
         n = shard_bytes(g.unit.parameters, s.group, s.gather_dtype) * s.group
         copy_out = e.op(at, move_signature("fsdp.split_with_sizes_copy.default", n), phase)
@@ -197,7 +197,7 @@ def _add_backward(
 
 
 def _input_only(run: _Fsdp, one: Pass, tree: ModuleTree, path: str) -> bool:
-    """Whether a unit reads only inputs of the step: its backward then has no end of its own."""
+    """Whether a unit reads only inputs of the step: its backward then has no separate end."""
     seg = next((s for s in segments(run.edit.capture, tree, one, [path]) if s.path), None)
     call = None if seg is None else run.lives.call(path, seg.first_op)
     if call is None:
@@ -251,7 +251,7 @@ def _reduce(
 
 
 def _step_end(run: _Fsdp, at: int) -> int:
-    """The update waits for the reductions."""
+    """Make the update wait for the reductions."""
     c = run.edit.capture
     span = next(s for s in c.steps if s.first_op <= at <= s.end_op)
     later = np.flatnonzero(c.op_phase[at : span.end_op] == Phase.OPTIMIZER)

@@ -34,8 +34,8 @@ def gathered_passes(
 
 
 def exposed_after(transfer_s: F64, work_s: F64, sc: StackCosts, overlap: F64 | None = None) -> F64:
-    """What of a transfer is not hidden behind ``work_s``, plus the slowdown it causes there; ``overlap``: the share that can
-    hide, where it is not the stack's."""
+    """Transfer time not overlapped with ``work_s``, plus the slowdown that it causes there; ``overlap``: the share that can
+    overlap, if it differs from the stack's."""
     seconds = transfer_s * sc.network_slowdown
     hidden = np.minimum(seconds * (sc.dp_overlap if overlap is None else overlap), work_s)
     return seconds - hidden * (1 - sc.contention)

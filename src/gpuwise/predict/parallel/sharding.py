@@ -1,8 +1,8 @@
-"""Data parallelism of a captured step: what one rank of it allocates, sends and waits for.
+"""Data parallelism of a captured step: allocations, transfers and waits of one rank.
 
 A :class:`Sharding` turns the capture of one device into the capture of one rank: storages of states shrink to their shards,
-gathered parameters and reduction buffers come and go where the software makes them, and every collective is an operation
-of its own with a :class:`Transfer` that says when it can start and who waits for it.
+gathered parameters and reduction buffers are allocated and freed where the software does, and every collective is an operation of
+its own with a :class:`Transfer` with its earliest start and the operation that waits for it.
 
 =======  ==============================================================================================================
 none     ``DistributedDataParallel``: gradients summed in buckets of 25 MB in the order in which they become ready, the
@@ -14,7 +14,7 @@ zero3    FSDP2 (``fully_shard``) on each wrapped module and on the rest: paramet
 hybrid   zero3 inside a shard group, the shards' gradients summed across the groups
 =======  ==============================================================================================================
 
-Shards are rows: rank 0 holds ``ceil(rows / ranks)`` of the first dimension, and what is gathered is padded to that.
+Shards are rows: rank 0 has ``ceil(rows / ranks)`` of the first dimension, and gathered tensors are padded to that.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ class ShardedCapture:
     transfers: tuple[Transfer, ...]
     source: I64
     host_bytes: int
-    """Of this rank: offloaded states, pinned."""
+    """Pinned host bytes of this rank: offloaded states."""
     optimizer_share: float
-    """Of the update, what this rank does."""
+    """Share of the update that this rank computes."""
     host_update_bytes: float
     """State bytes that the host reads and writes a step; 0 if the device updates."""
 

@@ -1,4 +1,4 @@
-"""What sharding a captured step is made of: the choice, the units it gathers, the transfers it causes."""
+"""Parts of a sharded step: the choice, the units it gathers, the transfers it causes."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ GATHER_STREAM, REDUCE_STREAM, HOST_STREAM = 2, 3, 4
 
 @dataclass(frozen=True, slots=True)
 class Sharding:
-    """How the states of a captured step lie over its data-parallel ranks.
+    """Distribution of the states of a captured step over its data-parallel ranks.
 
-    ``gather_dtype`` and ``reduce_dtype`` are FSDP2's mixed-precision formats; empty: the parameter's own. The capture has
-    to be one whose forward computes in ``gather_dtype``.
+    ``gather_dtype`` and ``reduce_dtype`` are FSDP2's mixed-precision formats; empty: the parameter's own. The forward of the
+    capture must compute in ``gather_dtype``.
     """
 
     kind: str = "zero3"
     ranks: int = 1
     shard_ranks: int = 0
-    """With ``hybrid``: ranks a shard spans."""
+    """With ``hybrid``: ranks per shard group."""
     wrap: tuple[str, ...] | None = None
     """Modules gathered one by one; None: the repeated blocks."""
     reshard_after_forward: bool = True
@@ -70,7 +70,7 @@ class Transfer:
     """One collective or copy to or from the host, in operations of the capture it belongs to."""
 
     op: str
-    """As ``predict.collectives`` names it, or ``h2d``, ``d2h``."""
+    """Name in ``predict.collectives``, or ``h2d``, ``d2h``."""
     payload_bytes: int
     group_size: int
     replicas: bool
@@ -158,7 +158,7 @@ def shard_bytes(parameters: tuple[Parameter, ...], ranks: int, dtype: str = "") 
 
 
 def transfer_of(edit: Editor, sharding: Sharding, p: PlannedTransfer) -> Transfer:
-    """The transfer where it has come to lie, after the editor has built."""
+    """The transfer at its final position, after the editor has built."""
     size = sharding.ranks // sharding.group if p.replicas else sharding.group
     return Transfer(
         p.op,

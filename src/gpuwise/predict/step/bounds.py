@@ -17,7 +17,7 @@ I64 = NDArray[np.int64]
 
 
 class Bound(IntEnum):
-    """What an operation's time is made of."""
+    """Parts of an operation's time."""
 
     NOTHING = 0
     """Host-only: a view."""
@@ -51,13 +51,13 @@ class CostlyOp:
     time_s: float
     """Together."""
     share: float
-    """Of the device's time."""
+    """Share of the device's time."""
     bound: Bound
     flop_per_s: float
     intensity: float
     """FLOP per byte of its tensors."""
     module: str
-    """Where most of its time is spent, layer numbers as ``*``."""
+    """Module with most of its time, layer numbers as ``*``."""
     shapes: str
 
 

@@ -1,8 +1,8 @@
-"""Time of a captured step on an accelerator nobody needs to have: every operation of it, and the step as a whole.
+"""Time of a captured step on any accelerator of the catalogue: each operation and the whole step.
 
 Each distinct signature is one row of the step table (``workload.capture.record.rows``), timed by the one registry
-(``predict.kernels.registry``); the host's part of each operation (``host_time``) and the order of things (``timeline``) make
-the step. What ``torch.compile`` changes is in ``compiled``.
+(``predict.kernels.registry``); the host's part of each operation (``host_time``) and their order (``timeline``) give the step.
+The effects of ``torch.compile`` are in ``compiled``.
 
     step = distance between the ends of two steps; its spread: errors within a family fall together, families apart
 """
@@ -82,8 +82,8 @@ class SignatureTimes:
     whole: NDArray[np.bool_]
     """[S] whether the time is scaled by a factor of whole measured networks (``predict.kernels.accelerator_factors``)."""
     work_j: F64 | None = None
-    """[S] joules the kernels add to what the device draws anyway (``predict.kernels.clock``); None where nobody metered such
-    a device."""
+    """[S] joules that the kernels add to the device's static draw (``predict.kernels.clock``); None if no such device was
+    metered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +108,7 @@ class CapturedTime:
     launch_bound_share: float
     """Share of the step in which the device waits for the host."""
     waited_s: Mapping[str, float]
-    """Seconds by phase that the device waits for the host."""
+    """Seconds by phase in which the device waits for the host."""
     device_total_s: float
     host_total_s: float
     flop: float
@@ -117,9 +117,9 @@ class CapturedTime:
     """Launched in the step."""
     basis: Basis
     gaps_s: float = 0.0
-    """Of ``device_total_s``, what passes between kernels however large they are."""
+    """Part of ``device_total_s`` between kernels, independent of their size."""
     power_w: Estimate | None = None
-    """Mean watts of the device over the step; None where nobody metered such a device."""
+    """Mean watts of the device over the step; None if no such device was metered."""
 
     @property
     def step_time(self) -> Estimate:
@@ -140,9 +140,9 @@ def captured_time(
 ) -> CapturedTime:
     """Time of one captured step on ``accelerator``.
 
-    ``compiled``: as if ``torch.compile`` had been asked for (None: as captured). ``channels_last``: as if the images lay so
-    (None: as captured). ``host``: speed of the processor that issues the work. ``system`` joins the ranks of a
-    distributed step (left out: the largest host of the catalogue with this accelerator).
+    ``compiled``: with ``torch.compile`` (None: as captured). ``channels_last``: with images in that layout (None: as captured).
+    ``host``: speed of the processor that issues the work. ``system`` joins the ranks of a distributed step (default: the largest
+    host of the catalogue with this accelerator).
 
     Raises InputError for a step that is not in the capture, UnpredictableError when the catalogue lacks a rate.
     """

@@ -38,7 +38,7 @@ GRAPH_MODES = ("reduce-overhead", "max-autotune")
 
 @dataclass(frozen=True, slots=True)
 class CompiledStep:
-    """[N] device and host seconds and launches of the step as compiled; a fused kernel stands at its last operation."""
+    """[N] device and host seconds and launches of the step as compiled; a fused kernel is listed at its last operation."""
 
     device_s: F64
     host_s: F64
@@ -268,7 +268,7 @@ def _readers(capture: Capture, part: slice, groups: list[FusionGroup]) -> dict[i
 
 
 def _cut(groups: list[FusionGroup], readers: dict[int, set[int]]) -> None:
-    """Leave out writes nobody outside reads, and those that the backward had better compute again."""
+    """Drop writes that no outside operation reads, and those that the backward recomputes at lower cost."""
     for number, group in enumerate(groups):
         for t in list(group.written_bytes):
             outside = readers.get(t, set()) - {number}

@@ -38,16 +38,16 @@ COMM_GROUPS = ("tp", "cp", "ep")
 PARTS, PASSES = ("layer", "embedding", "head", "lead"), 2
 _N_CELLS = len(PARTS) * PASSES
 FEW = 32
-"""Points up to which the rows of a list are small, so that those of more lists are kept for another device."""
+"""Number of points up to which the rows of a list are small enough to cache more lists for another device."""
 
 
 @dataclass(frozen=True, slots=True)
 class PartCosts:
     """Arrays [P] over points. For ``layer`` and ``lead``: one (mean) layer; for the ends: the whole end.
 
-    Seconds of device kernels by phase and family (``matmul``, ``attention``, ``memory``), launches, and collective
-    seconds by group. ``selective`` is what selective recompute runs again, ``full`` what full recompute does. Host seconds
-    are known for stacks that are timed operation by operation; elsewhere they are 0 and follow from the launches.
+    Seconds of device kernels by phase and family (``matmul``, ``attention``, ``memory``), launches, and collective seconds by
+    group. ``selective`` is the part that selective recompute repeats, ``full`` that of full recompute. Host seconds exist for
+    stacks timed operation by operation; otherwise they are 0 and follow from the launches.
     """
 
     forward_s: dict[str, F64]
@@ -61,7 +61,7 @@ class PartCosts:
     full_comm_s: dict[str, F64]
     backward_comm_s: dict[str, F64]
     forward_syncs: F64
-    """Collectives, each counted log2(group) times: how often ranks wait for one another."""
+    """Number of collectives, each weighted by log2(group): how often ranks synchronise."""
     full_syncs: F64
     backward_syncs: F64
     forward_flop: F64
@@ -112,8 +112,8 @@ def _family(kind: NDArray[np.int64]) -> NDArray[np.int64]:
 
 @dataclass(frozen=True, slots=True)
 class _PointTables:
-    """Tables of a point in order, each with its part (an index into :data:`PARTS`), how much of a mean layer it stands for, and
-    the share of its rows that selective recompute repeats; and what the point keeps for the backward."""
+    """Tables of a point in order, each with its part (an index into :data:`PARTS`), its weight in a mean layer, the share of
+    its rows that selective recompute repeats, and the bytes saved for the backward."""
 
     tables: tuple[OpTable, ...]
     part: tuple[int, ...]
@@ -168,7 +168,7 @@ def point_costs(
 def _point_costs(
     arch: Architecture, points: tuple[Point, ...], system: System, kernels: tuple[tuple[str, str], ...] | None
 ) -> PointCosts:
-    """:func:`point_costs` where no operation is timed by itself."""
+    """:func:`point_costs` for stacks that are not timed operation by operation."""
     rows = (_rows if len(points) > FEW else _few_rows)(arch, points)
     chosen = {"attention": points[0].stack.attention_kernel} if kernels is None else dict(kernels)
     times = rows.calls.times(system.accelerator, Conditions(implementation=chosen))
@@ -254,7 +254,7 @@ def _columns(parts: Sequence[PartSums]) -> PartCosts:
 
 @dataclass(frozen=True, slots=True)
 class _Collectives:
-    """The collectives of a table of R rows, equal ones once: what each carries and between how many ranks."""
+    """Collectives of a table of R rows without duplicates: payload and group size of each."""
 
     n_rows: int
     at: I64
@@ -315,7 +315,7 @@ class _Rows:
     n_points: int
     count: F64
     run: F64
-    """Layers of the model that a row's table stands for."""
+    """Number of model layers that a row's table represents."""
     times: F64
     """Launches in a mean layer, or in an end."""
     point: I64
@@ -338,7 +338,7 @@ class _Rows:
 
     @classmethod
     def of(cls, arch: Architecture, points: tuple[Point, ...]) -> _Rows:
-        """Of the tables of ``points``, in one table."""
+        """Collectives of the tables of ``points``, in one table."""
         each = [_tables(arch, point) for point in points]
         table, n = concatenate([t for one in each for t in one.tables]), len(points)
         lengths = [len(t) for one in each for t in one.tables]

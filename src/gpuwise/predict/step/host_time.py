@@ -1,13 +1,13 @@
-"""Host time of an eager step: what Python, the dispatcher, autograd and the driver spend on each operation.
+"""Host time of an eager step: Python, dispatcher, autograd and driver time of each operation.
 
     t = (python [forward only] + dispatch + autograd + launch n_kernels + library + tensors p + module m) / speed
 
 ``python`` is the interpreter between two operations of a module's forward, ``dispatch`` PyTorch's dispatcher and tensor
-bookkeeping, ``autograd`` what recording a forward operation adds or running a node of the backward costs, ``launch`` the
-driver's part of each kernel, ``library`` what a product or a convolution spends choosing its kernel, ``tensors`` each tensor
-of a foreach list, ``module`` each entry into a module. What a CUDA graph replays costs its entry alone. Classes were measured
-on one processor with tiny tensors in a tight loop; :func:`host_scale` makes of them what a step of a model takes on the host of
-an accelerator, and ``HostSpeed.factor`` scales all of them to another processor. Numbers: ``host_time.json``.
+bookkeeping, ``autograd`` what recording a forward operation adds or running a node of the backward costs, ``launch`` the driver's
+part of each kernel, ``library`` what a product or a convolution spends choosing its kernel, ``tensors`` each tensor of a foreach
+list, ``module`` each entry into a module. Operations in a CUDA graph cost only the graph's launch. Classes were measured on one
+processor with tiny tensors in a tight loop; :func:`host_scale` scales them to a model's step on an accelerator's host, and
+``HostSpeed.factor`` scales all of them to another processor. Numbers: ``host_time.json``.
 
 Hosts differ by more than two: the same addition of one number took 2.6 us on one server and 5.7 on the host of an H100,
 whose steps took 2.0 times as long as the classes of the first one say, all kinds of steps alike. The default lies in between.
@@ -47,8 +47,8 @@ class HostSpeed:
 
 
 def gap_seconds(accelerator: Accelerator, kernels: F64) -> F64:
-    """[N] seconds of an operation of so many kernels in which the stream runs none: the next begins only so long after the end
-    of the one before, however far the host is ahead. 0 on cards whose kernels were fitted to whole steps, gaps and all."""
+    """[N] idle seconds of the stream between the kernels of an operation, which occur however far the host is ahead. 0 on
+    cards whose kernels were fitted to whole steps, gaps included."""
     return np.zeros_like(kernels) if factor_key(accelerator) is not None else float(load_json("host_time")["gap_s"]) * kernels
 
 

@@ -35,7 +35,8 @@ class Pass:
         return np.maximum(self.host_s - self.device_s - self.communication_s, 0.0)
 
     def after_s(self, before: Pass, at: NDArray[np.int64], share: F64 | float = 1.0) -> F64:
-        """What ``share`` of a pass ``before`` each of these adds: a host that is ahead in one makes up for the other."""
+        """Seconds that ``share`` of a pass ``before`` each of these adds: a host that is ahead in one pass makes up for the
+        other."""
         device = self.device_s[at] + self.communication_s[at] + share * (before.device_s[at] + before.communication_s[at])
         return np.maximum(device, self.host_s[at] + share * before.host_s[at]) - self.time_s[at]
 
@@ -47,15 +48,15 @@ class Passes:
     forward: Pass
     selective: Pass
     full: Pass
-    """What full recompute runs again."""
+    """Part that full recompute repeats."""
     backward: Pass
     wgrad_s: F64
     lead_extra_s: F64
-    """What all leading layers together take beyond as many mean layers, forward and backward (negative when cheaper)."""
+    """Time of all leading layers beyond the same number of mean layers, forward and backward (negative when cheaper)."""
     embedding_s: F64
     head_s: F64
     ends_starved_s: F64
-    """Of the embedding and the head: device idle because the host is late."""
+    """Device idle time of the embedding and head because the host is late."""
 
 
 def passes(costs: PointCosts, sc: StackCosts) -> Passes:

@@ -1,4 +1,4 @@
-"""Costs of a plain PyTorch step: every operation of the modules timed as in one's own code.
+"""Costs of a plain PyTorch step: every operation of the modules timed as in own code.
 
 The transformer writer hands over the operations of one micro-batch as a captured step; they go through the same kernel
 times, the same host model and the same fusion as a capture, and are summed by layer and phase, so that the strategies of a
@@ -40,7 +40,7 @@ Bool = NDArray[np.bool_]
 LAYER, LEAD = "layer", "lead"
 _PRODUCTS = (Kind.MATMUL, Kind.GROUPED, Kind.CONVOLUTION)
 _FAMILY = np.array([0 if k in _PRODUCTS else 1 if k is Kind.ATTENTION else 2 for k in Kind], np.int64)
-"""By kind of row: products, attention, the rest."""
+"""Family of cost by kind of row: products, attention, the rest."""
 
 
 class Sums(NamedTuple):
@@ -79,7 +79,7 @@ class PointSums:
 _NAN = Sums((math.nan, math.nan, math.nan), math.nan, math.nan, math.nan)
 _NAN_PART = PartSums(_NAN, _NAN, _NAN, _NAN)
 UNTIMED = PointSums(_NAN_PART, _NAN_PART, _NAN_PART, _NAN_PART, math.nan, "measured", math.nan)
-"""A point that nobody asked the times of."""
+"""Placeholder for a point whose times are not needed."""
 REMEMBERED = 1024
 _sums: dict[tuple[Architecture, Point, Accelerator], PointSums] = {}
 """The latest points' sums: a search, its answer and the changes to it ask for the same ones."""
@@ -125,7 +125,8 @@ def _timed(arch: Architecture, points: Sequence[Point], accelerator: Accelerator
 
 
 def _columns(step: EagerStep, accelerator: Accelerator, time_s: F64, families: I64, host: F64) -> _Columns:
-    """Of each operation of ``step``; ``time_s`` and ``families`` are those of its signatures, ``host`` [N] its host seconds."""
+    """Cost columns of each operation of ``step``; ``time_s`` and ``families`` are those of its signatures, ``host`` [N] its
+    host seconds."""
     capture = step.capture
     signature = capture.op_signature
     device: F64 = time_s[signature]
@@ -172,14 +173,14 @@ def _point_sums(
 
 @lru_cache(maxsize=256)
 def _on_any_device(arch: Architecture, point: Point) -> tuple[OpTable, F64]:
-    """Rows of the step's signatures and [N] host seconds of its operations without :func:`host_scale`: a search over devices
-    asks for the same."""
+    """Rows of the step's signatures and [N] host seconds of its operations without :func:`host_scale`; shared by a search over
+    devices."""
     capture = eager_step(arch, point).capture
     return step_rows(capture), host_seconds(capture)
 
 
 def _update_host_seconds(tensors: int, point: Point, scale: float) -> float:
-    """Of ``foreach`` AdamW: each list of tensors is looked at by every pass. Of a fused one: one list of all operands. Of a
+    """Host seconds of the update. ``foreach`` AdamW: every pass reads each list of tensors. Fused: one list of all operands.
     Python loop: every operation on every tensor is a call and a launch."""
     model = load_json("host_time")
     call = float(model["dispatch_s"]) + float(model["python_s"])

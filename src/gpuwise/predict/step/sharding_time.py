@@ -29,13 +29,13 @@ from gpuwise.workload.row_codes import Kind, Phase
 
 F64 = NDArray[np.float64]
 STACK = "eager-fsdp"
-"""Whose overlap, contention and network slowdown a captured step has: it runs in PyTorch."""
+"""Stack whose overlap, contention and network slowdown apply to a captured step: it runs in PyTorch."""
 
 
 @dataclass(frozen=True, slots=True)
 class ShardedTime:
-    """Seconds of a step: ``step_s`` in all, ``compute_s`` the same step without any transfer, ``transfer_s`` the transfers
-    themselves, ``exposed_s`` what of them the step waits for, ``host_update_s`` an update on the host."""
+    """Seconds of a step: ``step_s`` in total, ``compute_s`` the same step without transfers, ``transfer_s`` the transfers,
+    ``exposed_s`` the part of them that is not overlapped, ``host_update_s`` an update on the host."""
 
     step_s: float
     compute_s: float
@@ -86,8 +86,8 @@ def sharded_step_time(rank: ShardedCapture, system: System, device_s: F64, host_
 
 
 def replicas_exposed_s(system: System, n: int, payload_bytes: float, forward_s: float, backward_s: float) -> float:
-    """Seconds that a step of the whole model on each of ``n`` devices waits for ``payload_bytes`` of gradients, summed once
-    behind its backward pass (``DistributedDataParallel``). Raises UnpredictableError without a network between them."""
+    """Exposed seconds of summing ``payload_bytes`` of gradients over ``n`` replicas, once per step behind the backward pass
+    (``DistributedDataParallel``). Raises UnpredictableError without a network between them."""
     if n == 1 or not payload_bytes:
         return 0.0
     near = max(d for d in range(1, min(n, system.count) + 1) if n % d == 0)
@@ -145,7 +145,7 @@ def _passes(rank: ShardedCapture, seconds: F64, units: tuple[str, ...]) -> tuple
 
 
 def _op_times(rank: ShardedCapture, system: System, device_s: F64, host_s: F64) -> tuple[F64, F64]:
-    """[ops] of the rank's step: given times, the update's share of its own, copies and collectives put in."""
+    """[ops] device seconds of the rank's step: the given times, this rank's share of the update, copies and collectives."""
     c, source = rank.capture, rank.source
     old = source >= 0
     device = np.where(old, device_s[np.maximum(source, 0)], 0.0)
@@ -183,7 +183,7 @@ def _collective_s(rank: ShardedCapture, op: str, size: int, across: bool, payloa
 
 
 def _durations(rank: ShardedCapture, device: F64, host: F64) -> F64:
-    """[ops of the step] seconds from the end of the operation before to each one's own end, waiting for the host included,
+    """[ops of the step] seconds from the end of the previous operation to the end of each, waiting for the host included,
     without transfers."""
     span = slice(rank.capture.steady.first_op, rank.capture.steady.end_op)
     issued, done = np.cumsum(host[span]), np.cumsum(device[span])

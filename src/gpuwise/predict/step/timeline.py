@@ -4,9 +4,9 @@
     start_i  = max(issued_i, end of the last operation of the stream, what it waits for)
     end_i    = start_i + device_i
 
-Steps follow one another: the host may run ahead into the next one, so the time of a step is the distance between the ends of
-two steps, of host and device, once they repeat. Collectives run beside the default stream, after what was issued before
-them; a blocking one, ``wait_tensor`` and the optimizer wait for them.
+Steps run back to back and the host may run ahead into the next one, so the time of a step is the distance between the ends of
+two steps, of host and device, once they repeat. Collectives run beside the default stream, after what was issued before them;
+a blocking one, ``wait_tensor`` and the optimizer wait for them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ I64 = NDArray[np.int64]
 REPEATS = 3
 """Steps run; the last one is reported."""
 BLOCKING, SYNC, WAIT = 1, 2, 4
-"""Bits of ``waits``: the stream waits for this collective at once; the host waits for the device; the stream waits for the
+"""Bits of ``waits``: the stream waits for this collective immediately; the host waits for the device; the stream waits for all
 collectives so far."""
 
 

@@ -94,10 +94,11 @@ class ParameterCopies:
 
 @dataclass(frozen=True, slots=True)
 class StepInputs:
-    """What a step is made of before a stack's costs apply; arrays broadcast to the strategies' shape.
+    """Inputs of a step's time before a stack's costs apply; arrays broadcast to the strategies' shape.
 
-    ``hop_s`` a micro-batch over all stage borders of a rank; ``waits`` the number of stragglers (:func:`stragglers`);
-    ``recomputed`` the share of the layers that full recompute repeats; ``sharded_layers`` those of a rank with sharded states.
+    ``hop_s`` is the transfer time of a micro-batch over all stage borders of a rank; ``waits`` the number of stragglers
+    (:func:`stragglers`); ``recomputed`` the share of the layers that full recompute repeats; ``sharded_layers`` those of a
+    rank with sharded states.
     """
 
     costs: PointCosts
@@ -211,8 +212,8 @@ def composed(inputs: StepInputs, per_point: Passes, sc: StackCosts) -> StepTimes
 REFERENCE_NETWORK_BYTES_PER_S = 50e9
 """400 Gb/s an accelerator: the network the stragglers' share is stated for."""
 SLOWEST_NETWORK = 8.0
-"""The reference network over the slowest of runs that were published (50 Gb/s an accelerator): the hosts of a TPU pod, which
-are joined by less, wait for one another on the links between the chips."""
+"""Reference network relative to the slowest network of published runs (50 Gb/s per accelerator). Hosts of a TPU pod have less,
+and synchronise over the links between the chips."""
 SATURATION_DOUBLINGS = 8.0
 """Doublings of systems at which waiting has grown to half its limit: the slowest of many is bounded."""
 
@@ -261,7 +262,7 @@ def _recomputed_share(costs: PointCosts, c: Columns) -> F64:
 
 
 def _activation_copies(system: System, costs: PointCosts, c: Columns, at: I64) -> tuple[F64, F64] | None:
-    """Seconds a layer's kept activations take to the host behind its forward, and back behind its backward."""
+    """Seconds to copy a layer's saved activations to the host behind its forward, and back behind its backward."""
     if not (c.offload_activations > 0).any():
         return None
     none, selective, full = (costs.saved.layer[policy][at] for policy in RECOMPUTES)
@@ -279,9 +280,9 @@ def _activation_copies(system: System, costs: PointCosts, c: Columns, at: I64) -
 
 
 def _parameter_copies(arch: Architecture, system: System, c: Columns, shape: Stages) -> ParameterCopies | None:
-    """What an offload of the parameters moves: a rank's shard of a layer in the format it is kept in (FSDP's the master, ZeRO-3's
-    that of the products) goes up for the forward, and again for the backward where it was freed between; gradients of what is
-    trained come down. Where those are summed on the host, the sum goes up and comes down behind every backward but the last."""
+    """Seconds of parameter offload. A rank's shard of a layer is copied to the device for the forward in its stored format
+    (FSDP: master; ZeRO-3: compute), and again for the backward if it was freed. Gradients of trained parameters are copied to
+    the host. If they are accumulated there, the sum is copied both ways behind every backward but the last."""
     on_host, offloaded = c.offloads_parameters, c.offload_optimizer > 0
     summed = np.where(offloaded & find_stack(c.base.stack).accumulates_on_host, 1.0 - 1.0 / c.accumulation, 0.0)
     if not (on_host.any() or summed.any()):
@@ -367,10 +368,10 @@ def _update(arch: Architecture, system: System, c: Columns, shape: Stages, per_o
 
 
 def _behind_the_host(inputs: StepInputs, starved_s: F64) -> F64:
-    """What of the optimizer is not hidden: where the host is late and never waits, it issues the next step meanwhile.
+    """Exposed optimizer time: a host that is behind and never waits issues the next step meanwhile.
 
-    Decoders of transformers wait for the device once a step (they look for packed sequences). A Python loop over the parameters
-    begins with the norm of all gradients, for which the host waits: nothing of its launches is hidden.
+    Decoders of transformers wait for the device once a step (they check for packed sequences). A Python loop over the
+    parameters begins with the norm of all gradients, for which the host waits: none of its launches is overlapped.
     """
     update_s, host_s = inputs.update_s, inputs.costs.update_host_s
     if host_s is not None and find_stack(inputs.c.base.stack).loops(inputs.c.base.precision):
@@ -418,16 +419,16 @@ def host_bytes_per_s(system: System) -> float:
 
 
 SHARED_UPDATE_SHARE, DEEPSPEED_UPDATE_SHARE = 0.37, 0.3
-"""Of its part of the host's memory bandwidth that a rank reaches while all update: 8.8e9 parameters a rank in bf16 in a step
-of 20.9 s (PyTorch's fused AdamW, 8 x A100: the README of torchtune); 1.0e9 in 2 s beside a step of 8,192 tokens (DeepSpeed's CPU
-Adam, 8 x H200: ml-engineering)."""
+"""Share of its part of the host's memory bandwidth that a rank reaches while all ranks update: 8.8e9 parameters a rank in bf16
+in a step of 20.9 s (PyTorch's fused AdamW, 8 x A100: the README of torchtune); 1.0e9 in 2 s beside a step of 8,192 tokens
+(DeepSpeed's CPU Adam, 8 x H200: ml-engineering)."""
 PROCESS_UPDATE_BYTES_PER_S = 28e9
-"""What one process reaches, whatever its host: AdamW's 28 bytes of 4.02e9 parameters in 4.1 s (5.6 to 5.8 s a step, of which
-1.6 to 1.7 forward and backward: PyTorch's fused CPU AdamW beside an RTX PRO 6000, PrimeIntellect-ai/prime-rl pull 3210)."""
+"""Rate of one process on any host: AdamW's 28 bytes of 4.02e9 parameters in 4.1 s (5.6 to 5.8 s a step, of which 1.6 to 1.7
+forward and backward: PyTorch's fused CPU AdamW beside an RTX PRO 6000, PrimeIntellect-ai/prime-rl pull 3210)."""
 
 
 def host_update_bytes_per_s(system: System, ranks: ArrayLike, *, by_deepspeed: bool = False) -> F64:
-    """What the optimizer of each of ``ranks`` gets of the host's memory."""
+    """Host memory bandwidth available to the optimizer of each of ``ranks``."""
     here = np.minimum(system.count, np.asarray(ranks, np.float64))
     share = np.where(here > 1, DEEPSPEED_UPDATE_SHARE if by_deepspeed else SHARED_UPDATE_SHARE, 1.0)
     return np.minimum(PROCESS_UPDATE_BYTES_PER_S, share * host_bytes_per_s(system) / here)

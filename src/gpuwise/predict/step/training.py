@@ -1,7 +1,6 @@
-"""One training step as a person wants it: time, rates, utilisation, where the time goes and what fills the
-memory.
+"""One training step: time, rates, utilisation, time by part and memory by part.
 
-The numbers are those of :mod:`evaluate` and :mod:`memory`; nothing is computed twice in another way.
+The numbers are those of :mod:`evaluate` and :mod:`memory`; nothing is computed in a second way.
 """
 
 from __future__ import annotations
@@ -70,21 +69,21 @@ class TrainingEstimate(Shown):
     hfu: Estimate
     breakdown_s: Mapping[str, float]
     memory_bytes: Estimate
-    """With the allocator's usual slack, had the device as much."""
+    """With the allocator's usual slack, if the device had that much memory."""
     needed_bytes: Estimate
-    """With the slack at its least: what torch makes do with where memory is scarce."""
+    """With minimum slack: the memory torch needs when it is scarce."""
     allocated_bytes: Estimate
     """torch's max_memory_allocated: without context, communicators and the allocator's slack. Many publish this one."""
     memory_parts: Mapping[str, float]
     device_bytes: float
-    """What a process can have of the device: its memory less what the driver keeps."""
+    """Device memory available to a process: total less the driver's share."""
     host_bytes: float
     """Pinned memory of one host for what is offloaded to it."""
     host_limit_bytes: float
     fits: bool
     """Whether it is expected to, on the device and on the host."""
     fit_probability: float
-    """That it fits on the device, from the spread of the prediction."""
+    """Probability that it fits on the device, from the spread of the prediction."""
 
     @property
     def fits_at_ease(self) -> bool:
@@ -93,13 +92,13 @@ class TrainingEstimate(Shown):
 
     @property
     def held_bytes(self) -> Estimate:
-        """Of the device: with the allocator's usual slack, or what it needs at the least where it fits only so."""
+        """Device bytes used: with the usual slack, or the minimum if it fits only with that."""
         only_so = self.needed_bytes.expected <= self.device_bytes <= self.memory_bytes.expected
         return self.needed_bytes if only_so else self.memory_bytes
 
     @property
     def headroom_bytes(self) -> float:
-        """What is left of the device beside :attr:`held_bytes`, or by how much it is short (below zero)."""
+        """Device bytes left beside :attr:`held_bytes`; negative if it does not fit."""
         return self.device_bytes - self.held_bytes.expected
 
     @property
@@ -226,7 +225,8 @@ class _Memory:
     fit_probability: float
 
     def with_states(self, paged_bytes: float) -> _Memory:
-        """With so many bytes of optimizer states in unified memory, which are on the device as long as it has room."""
+        """The same with this many bytes of optimizer states in unified memory, which are on the device as long as there is
+        room."""
         total = self.total.scaled((self.total.expected + paged_bytes) / self.total.expected)
         return replace(self, total=total, parts=self.parts | {"optimizer": self.parts["optimizer"] + paged_bytes})
 
@@ -271,8 +271,8 @@ def spread(sc: StackCosts, costs: PointCosts, at: int, n_systems: float) -> tupl
 
 
 def kernel_spread(costs: PointCosts, at: int) -> float:
-    """What the kernels of point ``at`` add to the spread of a stack: of a device like those that its runs were on, what a whole
-    step shows of it; all of it where no run showed the errors of such kernels."""
+    """Spread that the kernels of point ``at`` add to that of a stack: for a device like those of its runs, the spread of a
+    whole step; the full kernel spread if no run showed the errors of such kernels."""
     return runs_spread(costs, at) * (kernel_share() if costs.basis == "derived" else 1.0)
 
 

@@ -90,7 +90,7 @@ def exp_per_clock(compute_capability: str | None) -> float:
 
 
 class Shape(NamedTuple):
-    """Rows of calls as float64 [R]. ``window`` 0 is none."""
+    """Rows of calls as float64 [R]. ``window`` 0 means none."""
 
     batch: F64
     q_len: F64

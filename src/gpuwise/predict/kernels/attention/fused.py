@@ -5,10 +5,9 @@ Shapes of every function: arrays of R calls (or scalars that broadcast), integer
 most that many keys, itself included. Causal masks are aligned at the end: query i of q sees keys up to i +
 kv_len - q_len.
 
-A call is described by the time each resource needs (``features``), a fitted network turns that into
-time (``net``), a table says which measured kernel stands for the call (``implementations``). Training
-kernels, forward and backward, are in ``training``, attention that writes its scores in
-attention_unfused; all are offered here under one roof. What is not here: launch cost, rotary embedding, the
+A call is described by the time each resource needs (``features``), a fitted network turns that into time (``net``), a table
+selects the measured kernel for the call (``implementations``). Training kernels, forward and backward, are in ``training``,
+attention that writes its scores in attention_unfused; all are exported here. Not included: launch cost, rotary embedding,
 projections.
 """
 
@@ -46,11 +45,10 @@ _WIDTHS = (64.0, 128.0, 256.0)
 """Head sizes below a call's own whose time it may not undercut (a kernel of a narrow head is sometimes
 slower)."""
 _UNMASKED_SIGMA = 0.1
-"""Added for a kernel whose unmasked form nobody measured: cuDNN and FlashAttention-3 reach 5 to 10 % more
-without a mask."""
+"""Spread added for a kernel that was measured only with a mask: cuDNN and FlashAttention-3 reach 5 to 10 % more without one."""
 _VERSION_SIGMA = 0.05
-"""Added for devices nobody measured: their kernels will be of other software versions, which differ by 3 to 9
-% on the same device, while the siblings the widths are made from ran the same."""
+"""Spread added for devices without measurements: their kernels have other software versions, which differ by 3 to 9 % on the
+same device, while the devices of the fit ran the same version."""
 _SIGMA_PER_OCTAVE = 0.05
 """Added uncertainty for each doubling of the key length beyond the longest measured, in quadrature."""
 
@@ -256,13 +254,13 @@ def _irregular(call: Call, shape: Shape) -> F64:
 
 
 def _windowed_decode(call: Call, shape: Shape) -> F64:
-    """[R] seconds of decode with a window on a device that was not measured: what it takes for as many keys as the window
-    shows without one, times what a window costs on the device that was measured.
+    """[R] seconds of decode with a window on a device that was not measured: time without a window for the same number of visible
+    keys, times the cost factor of a window on the measured device.
 
     A kernel for windows does not split the keys among units (FlashAttention-2 on L40S takes 1.0 to 5 times the bytes' time),
-    and where the cost sets in hangs on the second-level cache: carried over to a card with a sixteenth of that cache the
-    network alone makes it 4.5 times the bytes' time at 64 sequences of 640 keys, where 1.1 was measured on L40S and whole
-    models on RTX 3090 leave room for 1.3.
+    and the onset of the cost depends on the L2 cache: applied to a card with a sixteenth of that cache the network alone makes
+    it 4.5 times the bytes' time at 64 sequences of 640 keys, where 1.1 was measured on L40S and whole models on RTX 3090 leave
+    room for 1.3.
     """
     assert call.kernel is not None
     shown = shape._replace(kv_len=np.minimum(shape.kv_len, shape.window), window=np.zeros(shape.batch.shape))
@@ -303,11 +301,9 @@ def attention_backward_time(
     kernel: str | None = None,
     kv_dtype: str | None = None,
 ) -> KernelTime:
-    """Time of the backward pass of fused attention (``training``). ``kv_dtype`` plays no part: training
-    keeps no cache.
+    """Time of the backward pass of fused attention (``training``). ``kv_dtype`` is ignored: training has no cache.
 
-    A serving engine's kernel has no backward pass: the family's default stands for it. Raises as
-    attention_forward_time.
+    A serving engine's kernel has no backward pass: the family's default is used. Raises as attention_forward_time.
     """
     del kv_dtype
     shape = shape_of(batch, q_len, kv_len, heads, kv_heads, head_dim, v_head_dim, window)
@@ -331,8 +327,8 @@ def attention_unfused_time(
     dropout: bool = False,
     multiply: Callable[[F64, F64, F64, F64], KernelTime] | None = None,
 ) -> KernelTime:
-    """Time of attention that writes its scores: products and passes over the scores, one kernel each
-    (attention_unfused). ``multiply`` times its products (m, n, k, batch); left out, as in a burst.
+    """Time of attention that writes its scores: products and passes over the scores, one kernel each (attention_unfused).
+    ``multiply`` times its products (m, n, k, batch); default: burst.
 
     ``phase`` is ``forward`` or ``backward``. Raises InputError for another, UnpredictableError when the
     accelerator has no rate for ``dtype``.

@@ -1,5 +1,4 @@
-"""Which measured kernel stands for an attention call: names, the device it was measured on, how sure that
-makes us.
+"""Selection of the measured kernel for an attention call: names, measured device, certainty.
 
 Names a caller may give:
 
@@ -67,14 +66,14 @@ class Kernel:
     """Key of its coefficients: ``Hopper|vllm|vllm_flash_attn_fa3|bf16|bf16``."""
     device: Device
     gpu: float
-    """Which of the measured devices of the family stands in (a feature of the trees)."""
+    """Index of the family's measured device to use (a feature of the trees)."""
     provenance: str
     """One of ``PROVENANCES``."""
     basis: Basis
     q_bytes: float
     kv_bytes: float
     measured_device: Device
-    """The device it was measured on: ``device`` itself, or what stands in for it."""
+    """Device of the measurement: ``device`` itself, or its substitute."""
 
 
 def dtype_bytes(dtype: str) -> float:
@@ -95,10 +94,10 @@ def coefficients() -> dict[str, Any]:
 
 
 def resolve(accelerator: Accelerator, phase: str, dtype: str, kv_dtype: str | None, source: str | None) -> Kernel | None:
-    """The measured kernel that stands for a call; None when no measured family is related to the accelerator.
+    """The measured kernel for a call; None when no measured family is related to the accelerator.
 
-    ``source`` is ``engine:kernel`` or None for the family's usual one. Raises UnpredictableError when the
-    accelerator has no rate for ``dtype``, UnknownNameError for a kernel nobody measured.
+    ``source`` is ``engine:kernel`` or None for the family's default. Raises UnpredictableError when the accelerator has no
+    rate for ``dtype``, UnknownNameError for a kernel without measurements.
     """
     q_bytes, kv_bytes = max(dtype_bytes(dtype), 2.0), dtype_bytes(kv_dtype or dtype)
     nominal_rate = accelerator.peak("fp8" if dtype in _FP8 else dtype)
@@ -126,7 +125,7 @@ def resolve(accelerator: Accelerator, phase: str, dtype: str, kv_dtype: str | No
 
 
 def _at_boost(accelerator: Accelerator, matrix_flop_per_s: float) -> Device:
-    """The device at its specified clock; units and clock are known."""
+    """The device at its specified clock; unit count and clock must be known."""
     assert accelerator.compute_units is not None
     assert accelerator.boost_hz is not None
     return Device(
@@ -140,7 +139,7 @@ def _at_boost(accelerator: Accelerator, matrix_flop_per_s: float) -> Device:
 
 
 def _family(document: dict[str, Any], accelerator: Accelerator) -> tuple[str | None, str]:
-    """The measured family that stands for the accelerator (None: no relative was measured), and its provenance."""
+    """The measured family used for the accelerator (None: no related family was measured), and its provenance."""
     if accelerator.family in document["families"]:
         return accelerator.family, "family"
     related: dict[str, str] = document["related"]

@@ -39,8 +39,7 @@ _CHUNK_ROWS = 2048
 
 
 class Layout(NamedTuple):
-    """Where the parameters of a network with ``n`` rising features lie in its flat row: name to (slice,
-    shape)."""
+    """Layout of the parameters of a network with ``n`` rising features in its flat row: name to (slice, shape)."""
 
     fields: dict[str, tuple[slice, tuple[int, ...]]]
     size: int
@@ -129,7 +128,7 @@ class Trees:
 
 
 def bins(values: F64, edges: list[F64]) -> NDArray[np.uint8]:
-    """[R, F] bin of each feature: how many of its edges lie below the value."""
+    """[R, F] bin of each feature: the number of its edges below the value."""
     return np.stack([np.searchsorted(e, values[:, j], side="left") for j, e in enumerate(edges)], axis=1).astype(np.uint8)
 
 

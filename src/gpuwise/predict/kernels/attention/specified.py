@@ -27,13 +27,11 @@ def attention_flop(
     causal: bool = True,
     window: ArrayLike = 0,
 ) -> F64:
-    """FLOP of the two products of the forward pass, [R], counting only the query-key pairs a mask leaves (a
-    multiply-add is 2).
+    """FLOP of the two products of the forward pass, [R], counting only the query-key pairs a mask leaves (a multiply-add is 2).
 
-    ``2 (head_dim + v_head_dim)`` for each pair and head; softmax is not counted. Causal: the exact sum over
-    queries of the keys each may see, not half the square. A window without causal mask lets each query see
-    ``min(kv_len, window)`` keys. The backward pass is 2.5 times this where it recomputes the scores (flash),
-    2 times where they were kept.
+    ``2 (head_dim + v_head_dim)`` for each pair and head; softmax is not counted. Causal: the exact sum over queries of the
+    keys each may see, not half the square. A window without causal mask lets each query see ``min(kv_len, window)`` keys. The
+    backward pass is 2.5 times this where it recomputes the scores (flash), 2 times if they were saved.
     """
     b, h, d = (np.asarray(x, dtype=np.float64) for x in (batch, heads, head_dim))
     dv = d if v_head_dim is None else np.asarray(v_head_dim, dtype=np.float64)

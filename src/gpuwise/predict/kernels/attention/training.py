@@ -73,9 +73,8 @@ class Implementation:
 
 
 def implementation(accelerator: Accelerator, name: str | None) -> Implementation | None:
-    """What ``name`` stands for on this family: its default for None, ``flash`` and names it does not have;
-    None when nothing related is known. Raises UnknownNameError for a name that is none.
-    """
+    """Implementation that ``name`` means on this family: the default for None, ``flash`` and names the family lacks; None when
+    no related family is known. Raises UnknownNameError for an unknown name."""
     if name is not None and name not in kernels.IMPLEMENTATIONS:
         raise UnknownNameError("attention implementation", name, kernels.IMPLEMENTATIONS)
     return _implementation(accelerator.family, name or "flash")
@@ -135,7 +134,7 @@ def _compiled(head_dim: F64) -> F64:
 def pass_seconds(
     device: Device, shape: Shape, chosen: Pass, width: float, *, causal: bool, backward: bool, flash: bool = False
 ) -> F64:
-    """[R] seconds of one pass; ``flash``: of a kernel that computes heads of its own sizes."""
+    """[R] seconds of one pass; ``flash``: of a kernel with separate code per head size."""
     products, vector = (BACKWARD_PRODUCTS, BACKWARD_VECTOR) if backward else (1.0, 1.0)
     head, v_head = (_compiled(d) if flash else d for d in (shape.head_dim, shape.v_head_dim))
     per = element_seconds(device, head, v_head, products=products, vector=vector)

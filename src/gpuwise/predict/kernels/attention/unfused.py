@@ -1,9 +1,8 @@
-"""Attention that writes its scores: batched products, and a pass over the scores for each operation between
-them.
+"""Attention that writes its scores: batched products, and a pass over the scores for each operation between them.
 
-Eager PyTorch launches every operation; Megatron's fused softmax does scale, mask and softmax in one pass.
-Causal masks skip nothing here: all ``q_len * kv_len`` scores are computed, written and read. Grouped
-key-value heads are expanded first, so products run per query head. Dropout is off unless asked for.
+Eager PyTorch launches every operation; Megatron's fused softmax does scale, mask and softmax in one pass. Causal masks skip
+nothing here: all ``q_len * kv_len`` scores are computed, written and read. Grouped key-value heads are expanded first, so
+products run per query head. Dropout is off by default.
 """
 
 from __future__ import annotations
@@ -58,9 +57,9 @@ PASSES = {
     ("forward", True): _FUSED_FORWARD,
     ("backward", True): _FUSED_BACKWARD,
 }
-"""By (phase, fused softmax). Eager: transformers' ``eager_attention_forward`` (scores * scale, + mask,
-softmax in fp32, cast back). Fused: Megatron-LM ``scaled_upper_triang_masked_softmax``, forward and backward,
-in the format of the scores."""
+"""Passes over the scores by (phase, fused softmax). Eager: transformers' ``eager_attention_forward`` (scores * scale, + mask,
+softmax in fp32, cast back). Fused: Megatron-LM ``scaled_upper_triang_masked_softmax``, forward and backward, in the format of
+the scores."""
 
 
 def products(shape: Shape, phase: str) -> list[tuple[F64, F64, F64]]:
@@ -91,8 +90,8 @@ def unfused_time(
 ) -> KernelTime:
     """[R] sum over kernels. ``phase`` is ``forward`` or ``backward``. An unmasked call has no mask pass.
 
-    ``multiply`` times products (m, n, k, batch); left out, as in a burst. Raises InputError for another phase,
-    UnpredictableError when the accelerator has no rate for ``dtype``.
+    ``multiply`` times products (m, n, k, batch); default: burst. Raises InputError for another phase, UnpredictableError when
+    the accelerator has no rate for ``dtype``.
     """
     from gpuwise.predict.kernels.gemm.product import gemm_time
     from gpuwise.predict.kernels.memory_bound import memory_time

@@ -40,7 +40,7 @@ FORMATS: dict[str, tuple[tuple[str, ...], Format]] = {
 """Catalogue dtypes whose peak applies (the first one present counts) and bytes per element inside the
 products."""
 SAME_KERNELS = {"fp16": "bf16", "tf32": "bf16", "fp32": "bf16", "mxfp8": "fp8"}
-"""Formats nobody measured, with the one whose coefficients they take."""
+"""Formats without measurements, with the format whose coefficients they take."""
 PREFERRED = (
     "sglang_flashinfer_trtllm_moe",
     "vllm_modeloptfp8moe_flashinfer_trtllm_trtllmfp8expertsmonolithic",
@@ -48,13 +48,13 @@ PREFERRED = (
     "sglang_fused_moe_triton",
     "sglang_marlin_moe",
 )
-"""Kernels to take where none is named, best first; then whatever was measured with most rows."""
+"""Default kernels, best first; then the one measured with most rows."""
 DURATION_EDGES_S = np.array([5e-5, 2e-4, 1e-3])
 
 
 @dataclass(frozen=True, slots=True)
 class Coefficients:
-    """Coefficients of one kernel and format on one accelerator. ``trees`` is None where no correction was fitted."""
+    """Coefficients of one kernel and format on one accelerator. ``trees`` is None if no correction was fitted."""
 
     form: Format
     device: Device
@@ -174,7 +174,7 @@ def _kernel(kernels: Mapping[str, Mapping[str, Any]], kernel: str | None, family
 
 
 def _alike(kernel: str, kernels: Mapping[str, Mapping[str, Any]]) -> str | None:
-    """A measured kernel built from the same parts as one that was not; None when nothing is shared."""
+    """A measured kernel built from the same parts as an unmeasured one; None when no part is shared."""
     parts = set(kernel.lower().split("_"))
     shared = {name: len(parts & set(name.split("_"))) for name in kernels}
     best = max(_by_preference(kernels), key=lambda name: shared[name])

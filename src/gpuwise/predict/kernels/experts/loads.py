@@ -103,7 +103,7 @@ def _filled(loads: F64, weight: F64, more: F64) -> F64:
 
 
 def loads_of(distribution: Distribution, tokens: F64, top_k: F64, n_experts: F64, ep: F64, reachable: F64) -> Loads:
-    """By name. Raises InputError for an unknown distribution."""
+    """Load distribution by name. Raises InputError for an unknown one."""
     if distribution == "balanced":
         return balanced(tokens, top_k, n_experts, ep, reachable)
     if distribution == "power_law":

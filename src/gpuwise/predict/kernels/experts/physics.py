@@ -42,10 +42,9 @@ class PhysicalCoefficients:
     epilogue_clocks: float
     bandwidth_efficiency: float
     bandwidth_when_many: float
-    """Of that, what is left when tokens outnumber the local experts and kernels turn to taller tiles."""
+    """Share of the bandwidth left when tokens outnumber the local experts and kernels use taller tiles."""
     row_bytes_weight: float
-    """Of the local rows that permutation, activation and combination move, against reading and writing each
-    once."""
+    """Weight of the local rows that permutation, activation and combination move, relative to reading and writing each once."""
     foreign_bytes_weight: float
     """The same for all ranks' rows: some kernels walk over those whose expert is elsewhere."""
     hot_copies: float
@@ -112,8 +111,8 @@ def layer_physical_time(
     local: F64,
     wide: F64,
 ) -> F64:
-    """Seconds [R]. ``choices`` are tokens times top_k over all ranks; ``ffn`` is this rank's part;
-    ``local`` experts are held; ``wide`` is 2 for gated experts, else 1."""
+    """Seconds [R]. ``choices`` are tokens times top_k over all ranks; ``ffn`` is this rank's part; ``local`` is the number of
+    local experts; ``wide`` is 2 for gated experts, else 1."""
     out = np.empty(tokens.shape)
     for start in range(0, tokens.shape[0], _CHUNK):
         r = slice(start, start + _CHUNK)

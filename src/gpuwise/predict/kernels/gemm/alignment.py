@@ -1,4 +1,4 @@
-"""Matrix rows that tensor cores do not like: those that start off a 32-byte or a 16-byte boundary.
+"""Cost of misaligned matrix rows: rows that start off a 32-byte or a 16-byte boundary.
 
 Off 16 bytes. What counts is the leading dimension of each operand and of the result (:func:`row_alignment`): the reduction of
 [4096, 4095] x [4095, 4096] is odd, yet where both operands lie along their other side the product runs at full rate. Neither
@@ -8,8 +8,8 @@ and unit, by the bytes that rows have in common with a boundary, whatever the un
 bytes at least; rows of odd 16-bit numbers go through registers one by one.
 
 Off 32 bytes, on cards before Hopper: rows are read in more transactions and by slower kernels (NVIDIA, Matrix Multiplication
-Background User's Guide, section 4; measured grids only hold aligned sizes). That factor is fitted on BLOOM-176B's search (hidden
-14400 over 8 tensor ranks: 1800 and 5400 columns). Hopper reads rows of 4104 numbers as fast as those of 4096.
+Background User's Guide, section 4; measured grids contain only aligned sizes). That factor is fitted on BLOOM-176B's search
+(hidden 14400 over 8 tensor ranks: 1800 and 5400 columns). Hopper reads rows of 4104 numbers as fast as those of 4096.
 
 Constants: ``coefficients/kernels/alignment.json``.
 """
@@ -31,7 +31,7 @@ F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
 TENSOR_DTYPES = ("fp16", "bf16", "fp8", "mxfp8", "nvfp4")
 VECTOR_BYTES = 16.0
-"""Of a load of the fast kernels, and the unit of a bulk copy's stride (CUDA driver API, ``cuTensorMapEncodeTiled``)."""
+"""Bytes per load of the fast kernels, and unit of a bulk copy's stride (CUDA driver API, ``cuTensorMapEncodeTiled``)."""
 _FALLS_BACK = ("fp16", "bf16", "tf32")
 """Formats that have kernels for other rows; narrower ones are refused by the library."""
 _BULK_COPIES = 9.0
@@ -65,14 +65,14 @@ def misaligned_time(
     *,
     compiled: bool = False,
 ) -> F64:
-    """[R] ``time_s`` of products [m, k] x [k, n], as misaligned rows of N or K elements make it.
+    """[R] ``time_s`` of products [m, k] x [k, n], raised for misaligned rows of N or K elements.
 
-    Off 32 bytes the slower kernels multiply slower; what the product waits for memory, or to begin, is as long as before: the
-    part of ``time_s`` that is arithmetic (at the rate large products reach) grows by the slowdown, parts add as a norm. Off 16
-    bytes it takes :func:`unvectorised_time` at least; a compiler pads a linear layer's operands instead, where that is shorter.
-    Products that do not say how their operands lie (``layout`` is empty) are of tuned stacks, which pad what they multiply
-    (Megatron-LM its vocabulary to a multiple of 128) and were fitted with the factor off 32 bytes on every card; cards that
-    whole networks stand for have what rows off 16 bytes cost in their own factor.
+    Off 32 bytes the slower kernels multiply slower; the time for memory and latency does not change: the part of ``time_s``
+    that is arithmetic (at the rate large products reach) grows by the slowdown, parts add as a norm. Off 16 bytes it takes
+    :func:`unvectorised_time` at least; a compiler pads a linear layer's operands instead, where that is shorter. Products that
+    do not say how their operands lie (``layout`` is empty) are of tuned stacks, which pad what they multiply (Megatron-LM its
+    vocabulary to a multiple of 128) and were fitted with the factor off 32 bytes on every card; cards fitted on whole networks
+    have the cost of rows off 16 bytes in their own factor.
     """
     nvidia = accelerator.vendor == "NVIDIA" and factor_key(accelerator) is None
     bulk = nvidia and float(accelerator.compute_capability or 0.0) >= _BULK_COPIES
@@ -103,8 +103,8 @@ def misaligned_time(
 def row_alignment(dtype: str, m: F64, n: F64, k: F64, layout: NDArray[np.str_] | str) -> F64:
     """[R] bytes of the largest boundary, up to 16, that every row of both operands and of the result starts on.
 
-    ``tn``: both operands lie along K, as in a linear layer's forward; ``nn``: the second along N (the gradient of its input);
-    ``nt``: the first along M too (of its weight). A vector has no rows and counts as aligned.
+    ``tn``: both operands are contiguous along K, as in a linear layer's forward; ``nn``: the second along N (the gradient of
+    its input); ``nt``: the first along M too (of its weight). A vector has no rows and counts as aligned.
     """
     layouts = np.broadcast_to(layout, m.shape)
     sides = (np.where(layouts == "nt", m, k), np.where(layouts == "tn", k, n), n)

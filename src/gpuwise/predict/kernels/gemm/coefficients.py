@@ -39,7 +39,7 @@ Others take the mean of all."""
 DURATION_EDGES_S = np.array([5e-6, 2e-5, 1e-4, 1e-3])
 """Between the classes in which errors are counted: short kernels are the least certain."""
 SCALE_ROWS = 4
-"""Rows to which DeepGEMM pads the scales of A (16 bytes of 32-bit scales: tensor memory access wants that alignment)."""
+"""Rows to which DeepGEMM pads the scales of A (16 bytes of 32-bit scales: the alignment that TMA requires)."""
 _SAME_KERNELS = {"bf16": "fp16"}
 """Formats that run the same kernels at the same rate: measured for one, measured for the other."""
 _FEATURE_TILES = ((64, 64), (128, 128), (128, 256), (256, 128))
@@ -48,7 +48,7 @@ _FEATURE_TILES = ((64, 64), (128, 128), (128, 256), (256, 128))
 
 @dataclass(frozen=True, slots=True)
 class Coefficients:
-    """Coefficients of one implementation on one accelerator. Trees are None where nothing was fitted."""
+    """Coefficients of one implementation on one accelerator. Trees are None if nothing was fitted."""
 
     form: Format
     device: Device
@@ -60,10 +60,9 @@ class Coefficients:
     sigma: F64
     """log_sigma of device time by class of duration."""
     host_floor_s: float
-    """What the host took per launch where the measurement was not graph-captured; 0 where it was. Not
-    device time."""
+    """Host time per launch if the measurement was not graph-captured, else 0. Not device time."""
     host_floor_unpadded_s: float = 0.0
-    """The same where the rows are no multiple of :data:`SCALE_ROWS`, and the host has A's scales laid out anew."""
+    """The same if the number of rows is not a multiple of :data:`SCALE_ROWS`, so that the host lays A's scales out again."""
 
 
 def duration_class(time_s: F64) -> NDArray[np.intp]:
@@ -140,8 +139,7 @@ def _per_clock(accelerator: Accelerator, name: str) -> float | None:
 
 
 def _borrowed(document: Mapping[str, Any], key: str, family: str) -> PhysicalCoefficients:
-    """Coefficients for a family nobody measured: the nearest one's, half way (in log) to the mean of all
-    NVIDIA ones."""
+    """Coefficients for a family without measurements: the nearest one's, half way (in log) to the mean of all NVIDIA ones."""
     by_family: Mapping[str, Mapping[str, float]] = document["physics"][key]
     near = next((f for f in NEAREST.get(family, ()) if f in by_family), None)
     many = [v for f, v in by_family.items() if not f.startswith("Xe")] or list(by_family.values())
@@ -159,7 +157,7 @@ def _borrowed(document: Mapping[str, Any], key: str, family: str) -> PhysicalCoe
 
 
 def _for_format(c: PhysicalCoefficients, name: str, key: str) -> PhysicalCoefficients:
-    """``c`` of the format it was fitted on, for another one: energy goes with the width of A's elements."""
+    """``c`` converted from its fitted format to another one: energy scales with the width of A's elements."""
     width, fitted = IMPLEMENTATIONS[name].form.a, IMPLEMENTATIONS[key].form.a
     return c if width == fitted else replace(c, joules_per_flop=c.joules_per_flop * width / fitted)
 

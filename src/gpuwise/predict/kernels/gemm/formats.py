@@ -17,7 +17,7 @@ class Format:
     b: float
     c: float
     a_before_quantising: float = 0.0
-    """Of A where the measured kernel also turned it into the narrow format; 0 where it did not."""
+    """Bytes per element of A if the measured kernel also quantised it; 0 if it did not."""
     smallest_tile: tuple[int, int] = (16, 64)
     """Rows and columns of C that a thread block makes at least."""
     splits_k: bool = True
@@ -34,15 +34,16 @@ class Implementation:
     coefficients: str
     """Key of the fitted coefficients."""
     rate_share: Mapping[str, float] = field(default_factory=dict[str, float], hash=False)
-    """Of the peak, by family: where the kernel uses an older generation's instructions."""
+    """Share of the peak, by family, if the kernel uses an older generation's instructions."""
 
 
 _SCALED_FP4 = 0.5 + 1.0 / 16.0
 """NVFP4: 4 bits and an 8-bit scale for every 16 elements."""
 
 AMPERE_INSTRUCTIONS_ON_HOPPER = 0.629
-"""Of the warp-group rate, what ``mma.sync`` reaches on H100 (Luo et al. 2024, arXiv:2402.13499). TensorRT-LLM 1.0 multiplies
-int8 with int8 on compute capabilities 8.0 to 9.0 by the kernels of 8.0 (``int8_gemm_template.h``, ``dispatchToArch``)."""
+"""Share of the warp-group rate that ``mma.sync`` reaches on H100 (Luo et al. 2024, arXiv:2402.13499). TensorRT-LLM 1.0
+multiplies int8 with int8 on compute capabilities 8.0 to 9.0 by the kernels of 8.0 (``int8_gemm_template.h``,
+``dispatchToArch``)."""
 _CUTLASS_FP8 = Format(1, 1, 2, 2, splits_k=False)
 
 IMPLEMENTATIONS: dict[str, Implementation] = {
@@ -62,15 +63,15 @@ IMPLEMENTATIONS: dict[str, Implementation] = {
     "int8_wo_sglang": Implementation(("int8",), Format(1, 1, 2, 2, splits_k=False), "int8_wo_sglang"),
     "int4_wo": Implementation(("fp16", "bf16"), Format(2, 0.5 + 2.0 / 128.0, 2), "int4_wo"),
 }
-"""By dtype or kernel name. ``fp8_gemm`` is the bare product of library kernels (A comes in fp8), as
-training does it: no table has it, so it takes the 16-bit kernels' coefficients. ``fp8`` scales per tensor
-or token (CUTLASS), ``fp8_block`` per 128x128 block (DeepGEMM, CUTLASS, Triton); ``sq`` is SmoothQuant W8A8;
-``_wo`` quantise the weights only (``int4_wo`` in groups of 128): TensorRT-LLM's kernels. What SGLang runs under
-that name turns A into int8 first (it exceeds the 16-bit peak of H100) and takes three to four times as long as 16-bit
-weights, so that it stands only where a row names it."""
+"""GEMM implementations by dtype or kernel name. ``fp8_gemm`` is the bare product of library kernels (A comes in fp8), as
+training does it: it is in no table, so it takes the 16-bit kernels' coefficients. ``fp8`` scales per tensor or token
+(CUTLASS), ``fp8_block`` per 128x128 block (DeepGEMM, CUTLASS, Triton); ``sq`` is SmoothQuant W8A8; ``_wo`` quantise the
+weights only (``int4_wo`` in groups of 128): TensorRT-LLM's kernels. What SGLang runs under that name turns A into int8 first
+(it exceeds the 16-bit peak of H100) and takes three to four times as long as 16-bit weights, so it is used only if a row names
+it."""
 
 WIDER = {"int8_wo": "bf16", "int4_wo": "bf16"}
-"""Weight-only formats, and the one that an engine multiplies in where the narrow kernel would be slower."""
+"""Weight-only formats, and the format an engine multiplies in when the narrow kernel would be slower."""
 
 ALIASES = {
     "bfloat16": "bf16",

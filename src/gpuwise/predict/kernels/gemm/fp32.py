@@ -29,8 +29,7 @@ from gpuwise.predict.kernels.memory_bound import dram_rate
 
 F64 = NDArray[np.float64]
 Layout = Literal["tn", "nn", "nt"]
-"""How the operands lie: ``tn`` a linear layer's forward (both contiguous along K), ``nn`` and ``nt`` its
-gradients."""
+"""Layout of the operands: ``tn`` a linear layer's forward (both contiguous along K), ``nn`` and ``nt`` its gradients."""
 FP32_BYTES = 4.0
 
 
@@ -180,7 +179,8 @@ def _compute_time(
 
 
 _NARROW = 64.0
-"""Rows or columns of a batched product up to which libraries for wide units take a tile of as many (``narrow_tiles``)."""
+"""Largest number of rows or columns of a batched product for which libraries for wide units take a tile of that size
+(``narrow_tiles``)."""
 
 
 def _growth(accelerator: Accelerator, shapes: Shapes, exponent: float) -> F64:
@@ -190,9 +190,9 @@ def _growth(accelerator: Accelerator, shapes: Shapes, exponent: float) -> F64:
 
 
 def _misaligned(shapes: Shapes, batched: bool, layout: Layout, sides: str) -> NDArray[np.bool_]:
-    """Rows whose contiguous dimension is no multiple of four floats load one float at a time. Where the fast kernel of a linear
-    layer wants every side aligned (``mnk``: ``sgemm_128x128x8_NT_vec`` of small Pascal, in 85 % of products whose sides are and
-    in 3 % of the others), one side off is enough."""
+    """Rows whose contiguous dimension is not a multiple of four floats load one float at a time. If the fast kernel of a
+    linear layer needs every side aligned (``mnk``: ``sgemm_128x128x8_NT_vec`` of small Pascal, in 85 % of products whose sides
+    are and in 3 % of the others), one side off is enough."""
     off_k, off_n, off_m = (a % 4.0 != 0 for a in (shapes.k, shapes.n, shapes.m))
     if not batched and sides == "mnk":
         return off_k | off_n | off_m

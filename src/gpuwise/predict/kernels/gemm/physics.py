@@ -35,7 +35,7 @@ TILES = ((16, 64), (32, 64), (64, 64), (64, 128), (128, 64), (64, 256), (128, 12
 """Candidate (tile_m, tile_n): what cuBLAS, CUTLASS and Triton instantiate."""
 SPLITS = (1, 2, 4, 8, 16)
 STEP_BYTES = 128.0
-"""Of a row of A that a thread block takes at once: one swizzled shared-memory row, whatever the format."""
+"""Bytes of a row of A that a thread block loads at once: one swizzled shared-memory row, for every format."""
 CHUNK = 512
 """Rows at a time: the temporaries then stay in a core's cache."""
 
@@ -85,7 +85,7 @@ FIELDS = tuple(f.name for f in fields(PhysicalCoefficients))
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """What the physics needs of an accelerator. Unknown power or cache gives no power limit and no cache."""
+    """Properties of an accelerator that the physics needs. Unknown power or cache means no power limit and no cache."""
 
     units: float
     rate_flop_per_s: float
@@ -97,12 +97,12 @@ class Device:
 
 
 _DEFAULT_CLOCK_HZ = 1.5e9
-"""For devices that publish none: only fixed latencies (microseconds) hang on it."""
+"""For devices that publish no clock; affects only fixed latencies (microseconds)."""
 _FLOP_PER_UNIT_AND_CLOCK = 2048.0
 """For devices that publish no unit count: the dense 16-bit rate of an A100 streaming multiprocessor per
 clock."""
 _POWER_SHARE = 0.85
-"""Of the board's limit; the rest is static. Only its product with the fitted joules matters."""
+"""Dynamic share of the board's power limit; the rest is static. Only its product with the fitted joules matters."""
 
 
 def device_of(accelerator: Accelerator, math_dtype: str, rate_share: float = 1.0) -> Device:
@@ -124,8 +124,7 @@ def device_of(accelerator: Accelerator, math_dtype: str, rate_share: float = 1.0
 def burst_rate(peak_flop_per_s: float, units: float, boost_hz: float | None) -> float:
     """FLOP/s at boost. Some peaks are quoted at a lower clock (H100 SXM: 1.83 of 1.98 GHz).
 
-    A unit's FLOP per clock is a power of two; when the quoted peak lies within 20 % of one, that one
-    counts, if more.
+    A unit's FLOP per clock is a power of two; a quoted peak within 20 % of one is raised to it.
     """
     if boost_hz is None:
         return peak_flop_per_s
@@ -137,8 +136,7 @@ def burst_rate(peak_flop_per_s: float, units: float, boost_hz: float | None) -> 
 def physical_time(
     c: PhysicalCoefficients, device: Device, form: Format, m: F64, n: F64, k: F64, batch: F64, *, cold: bool = False
 ) -> F64:
-    """Seconds [R] of device time for float columns [R]. ``cold``: nothing is found in L2 that an earlier
-    launch left."""
+    """Seconds [R] of device time for float columns [R]. ``cold``: L2 contains nothing from an earlier launch."""
     out = np.empty(m.shape[0])
     for start in range(0, m.shape[0], CHUNK):
         rows = slice(start, start + CHUNK)
@@ -194,11 +192,10 @@ def _tiles(form: Format) -> tuple[F64, F64]:
 
 
 def traffic(c: PhysicalCoefficients, device: Device, form: Format, m: F64, n: F64, k: F64, batch: F64) -> tuple[F64, F64]:
-    """Bytes moved past L2 [R], were nothing found in it, and the share of them that is found in it [R].
+    """Bytes moved past an empty L2 [R], and the share of them that hits in L2 [R].
 
-    An operand larger than L2 is read again for every ``swizzle_tiles`` tiles of the other one; the cheaper
-    order is taken. What all launches of the timing loop touch together decides what stays in L2 between
-    them.
+    An operand larger than L2 is read again for every ``swizzle_tiles`` tiles of the other one; the cheaper order is taken. The
+    footprint of all launches of the timing loop decides what stays in L2 between them.
     """
     a, b = m * k * batch * form.a, n * k * batch * form.b
     output = m * n * batch * form.c * c.output_weight

@@ -1,11 +1,10 @@
 """Device time of a matrix product on any accelerator of the catalogue.
 
-``time = physics(device) x exp(correction)``. The physical form (``physics``) has coefficients per
-implementation and micro-architecture; the correction (boosted trees over the shape, seen from the family's
-reference device) is what the physics misses there: a library's choice of kernels. It is the same for all
-devices of a family, so a device with more of everything is never slower. A device that was measured itself
-gets a second, smaller correction. A family nobody measured takes the physics of the nearest one, half way
-to the mean of all, without a correction.
+``time = physics(device) x exp(correction)``. The physical form (``physics``) has coefficients per implementation and
+micro-architecture; the correction (boosted trees over the shape, evaluated on the family's reference device) covers what the
+physics lacks: a library's choice of kernels. It is the same for all devices of a family, so a device that is better in every
+respect is never slower. A measured device gets a second, smaller correction. A family without measurements takes the physics of
+the nearest one, half way to the mean of all, without a correction.
 
 Calibrated on CUDA-graph bursts with operands partly left in L2 (``cold=True`` takes them from memory, as a
 training step or a decode step over all layers does). Long runs settle at the sustained clock:
@@ -166,12 +165,11 @@ def bound(c: Coefficients, m: F64, n: F64, k: F64, batch: F64, cold: bool) -> F6
 
 
 def sustained_factor(accelerator: Accelerator, dtype: str) -> float:
-    """Rate of large products in a long run over that in the bursts :func:`gemm_time` is calibrated on, at
-    most 1.
+    """Rate of large products in a long run over that in the bursts :func:`gemm_time` is calibrated on, at most 1.
 
-    The long-run clock is that of ``predict.clock`` (fitted on best sustained matmul rates,
-    stas00/ml-engineering MAMF: A100 87 %, H100 80 %, B200 78 % of peak against bursts of 87.5, 92 and 85
-    %). 1 where the clock is not held back, or where the bursts already were.
+    The long-run clock is that of ``predict.clock`` (fitted on best sustained matmul rates, stas00/ml-engineering MAMF: A100 87
+    %, H100 80 %, B200 78 % of peak against bursts of 87.5, 92 and 85 %). 1 if the clock is not power-limited, or already was
+    in the bursts.
     """
     name = implementation_name(dtype, None)
     c = coefficients_of(accelerator, name)

@@ -31,9 +31,9 @@ from gpuwise.predict.kernels.memory_bound import cache_rate, dram_rate, memory_t
 
 F64 = NDArray[np.float64]
 VECTOR_BYTES = 16.0
-"""What a thread of a gather moves; rows of another multiple are gathered element by element."""
+"""Bytes that a thread of a gather moves; rows that are not a multiple are gathered element by element."""
 GATHER_BLOCK_BYTES = 4096.0
-"""Of a row that one block moves (256 threads)."""
+"""Bytes of a row that one block moves (256 threads)."""
 MOST_UNSORTED = 3072
 """Indices up to which the gradient of a table is added up without a sort (``embedding_dense_backward_cuda``)."""
 UNSORTED_KERNELS = 2
@@ -43,13 +43,13 @@ LOT = 32.0
 RUN = 10.0
 """Equal indices that one thread adds up (NROWS_PER_THREAD)."""
 MOST_THREADS, WARP = 1024.0, 32.0
-"""Of a block that adds up the runs."""
+"""Threads per block that sums the runs."""
 SORT_PASSES = 8.0
 """Digits of eight bits of an index."""
 
 
 def distinct_rows(rows: F64, entries: F64) -> F64:
-    """[R] rows of a table that ``rows`` even draws touch; all of them where the table's size is not known (0)."""
+    """[R] distinct rows of a table touched by ``rows`` uniform draws; all of them if the table's size is unknown (0)."""
     table = np.where(entries > 0, entries, 1.0)
     return np.where(entries > 0, table * -np.expm1(-rows / table), rows)
 

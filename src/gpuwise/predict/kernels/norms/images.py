@@ -28,8 +28,8 @@ F64 = NDArray[np.float64]
 BLOCK, WARP = 512.0, 32.0
 """Threads of the largest block (MAX_BLOCK_SIZE), and the narrowest."""
 ELEMENTS_OF_A_THREAD, MOST_BLOCKS, FEW_BLOCKS = 16.0, 128.0, 8.0
-"""Of channels-last kernels: elements a thread takes before another block joins it (ELEMENTS_PER_THREAD), the most blocks over
-the images (MAX_H_BLOCK), and how many are too few to add up their sums (flexible_launch_configs)."""
+"""For channels-last kernels: elements per thread before another block is added (ELEMENTS_PER_THREAD), maximum blocks over the
+images (MAX_H_BLOCK), and the number of blocks too small to combine their sums (flexible_launch_configs)."""
 
 
 class _Grid(NamedTuple):
@@ -64,7 +64,7 @@ def own_batch_norm_seconds(accelerator: Accelerator, rows: OpTable, conditions: 
 
 
 def _kernel_seconds(accelerator: Accelerator, grid: _Grid, moved: F64, kernel: Mapping[str, Any]) -> F64:
-    """[R] seconds of one kernel on ``grid`` that passes over ``moved`` bytes so often as ``kernel`` says."""
+    """[R] seconds of one kernel on ``grid`` that makes ``kernel``'s number of passes over ``moved`` bytes."""
     units, clock = float(accelerator.compute_units or 1), float(accelerator.boost_hz or np.inf)
     at_once = units * max(1.0, WARP * (accelerator.max_warps_per_unit or 64) // BLOCK)
     waiting = np.ceil(grid.blocks / at_once) * (grid.iterations * kernel["iteration_clocks"] + kernel["end_clocks"])

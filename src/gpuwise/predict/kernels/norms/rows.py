@@ -1,4 +1,4 @@
-"""PyTorch's own norms of rows (LayerNorm, RMSNorm): what a block of threads takes for a row, and their gradients.
+"""PyTorch's own norms of rows (LayerNorm, RMSNorm): time of a block of threads per row, and their gradients.
 
 The gradient of the input is a kernel that gives each row a block; those of weight and bias, where they are wanted, are another
 that gives 32 columns to a block which goes down all rows, except where rows are many and columns few, when blocks share the rows

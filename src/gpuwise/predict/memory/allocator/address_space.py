@@ -1,9 +1,9 @@
 """Address space of the simulated device: where cudaMalloc and expandable segments put their ranges.
 
 Addresses decide between equally large free blocks (the lowest wins), so their order matters. The driver's choice is not
-published; the model here is what public snapshots show (`Space`). Inside the simulator an address counts units of 512 B
-in a space with one unit of padding per 2 MiB, so that blocks of different segments never touch: a free block merges
-only with neighbours of its own segment, with no check.
+published; the model here is inferred from public snapshots (`Space`). Inside the simulator an address counts units of 512 B in
+a space with one unit of padding per 2 MiB, so that blocks of different segments never touch: a free block merges only with
+neighbours of its own segment, with no check.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ TOP_SLOT = 1 << 26
 class Space:
     """cudaMalloc addresses, newest reservation lowest.
 
-    Seen in every public snapshot we could read: a request takes the lowest room left in a reservation made before; if there
-    is none a new reservation, a multiple of 32 MiB, is made just below the last one. Freed ranges are room again.
-    ``recorded``: addresses in slots that a real run got, in order of its cudaMallocs; the model takes over when they run out.
+    As in every public snapshot we could read: a request takes the lowest free range in an earlier reservation; if there is
+    none, a new reservation, a multiple of 32 MiB, is made just below the last one. Freed ranges can be used again.
+    ``recorded``: addresses in slots from a real run, in order of its cudaMallocs; the model takes over when they run out.
     """
 
     def __init__(self, recorded: Sequence[int] = ()) -> None:
@@ -39,7 +39,7 @@ class Space:
         self.below(recorded)
         self.room: list[tuple[int, int]] = []
         self.most = 0
-        """No range of :attr:`room` is longer: what asks for more need not look."""
+        """Length of the longest range of :attr:`room`: longer requests need not search."""
         self.recorded = iter(recorded)
 
     def below(self, slots: Sequence[int]) -> None:

@@ -1,12 +1,12 @@
 """The two loops over memory events: the lean one for the common settings, the plain one for all.
 
 Both give the same placements (tested against each other and against a third, slow implementation). A block is one integer,
-``units << SHIFT | start``: the entry in the sorted free list, the value in the neighbour dictionaries, and what is kept
-per storage while it lives, so that a block that is taken and given back whole is never taken apart.
+``units << SHIFT | start``: the entry in the sorted free list, the value in the neighbour dictionaries, and the record of a live
+storage, so that a block that is used whole is never split.
 
-Two things are not run at all: a storage freed by the very next event leaves the free blocks as they were, so that only its
-place is looked up; and repetitions (:mod:`gpuwise.predict.memory.allocator.repeats`) are run until one begins with the free
-blocks the one before it began with.
+Two cases are skipped: a storage freed by the next event leaves the free blocks unchanged, so only its place is looked up; and
+repetitions (:mod:`gpuwise.predict.memory.allocator.repeats`) stop once a repetition starts with the same free blocks as the
+one before.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def is_repeatable(pools: Pools, events: Events) -> bool:
 
 def _folded(pools: Pools, events: Events, span: range) -> tuple[list[int], list[int], list[int]]:
     """Units, storage and pool of events ``span``; an allocation whose storage the next event frees has negative units and
-    stands for both."""
+    represents both."""
     part = slice(span.start, span.stop)
     units, storage, pool = events.units[part], events.storage[part], events.pool[part]
     # what a preset left behind in expandable segments may have free neighbours that are not merged yet
@@ -136,7 +136,7 @@ def run_lean(pools: Pools, events: Events, span: range, block: list[int]) -> Non
             insort(keys, key)
             starts[start] = ends[end] = key
             continue
-        # made and freed at once: whatever is split off is merged again
+        # allocated and freed at once: any split is merged again
         request = -units << shift
         i = bisect(keys, request)
         try:
@@ -153,7 +153,7 @@ def run_lean(pools: Pools, events: Events, span: range, block: list[int]) -> Non
 
 
 def run_plain(pools: Pools, events: Events, span: range, block: list[int]) -> None:
-    """As :func:`run_lean`, with every rule and one call per rule."""
+    """Like :func:`run_lean`, with every rule and one call per rule."""
     part = slice(span.start, span.stop)
     requests: list[int] = events.units[part].tolist()
     storages: list[int] = events.storage[part].tolist()
@@ -230,8 +230,8 @@ def _run_repeats(pools: Pools, events: Events, repeat: Repeat, block: list[int])
 
 
 def _crossing_alike(events: Events, first: int, period: int, block: list[int]) -> bool:
-    """Whether the storages made before ``first`` and freed in the repetition there have the blocks of those made before
-    the repetition before and freed in it."""
+    """Whether the storages allocated before ``first`` and freed in that repetition have the same blocks as those of the
+    repetition before."""
     span = np.arange(first, min(first + period, events.units.size))
     freed = span[events.units[span] == 0]
     crossing = freed[events.birth[events.storage[freed]] < first]

@@ -66,7 +66,7 @@ class Pools:
         self.unmapped: list[list[tuple[int, int]]] = [[] for _ in keys]
         """Per pool, sorted (start, units) of reserved address ranges without memory."""
         self.tails: set[int] = set()
-        """Where unmapped ranges start: a free block that ends there can grow."""
+        """Start addresses of unmapped ranges: a free block that ends there can grow."""
         self.reserved = 0
         self.changes: list[Change] = []
         self.retries = 0
@@ -211,7 +211,7 @@ class Pools:
         return key
 
     def _where_to_expand(self, pool: int, units: int) -> int:
-        """Start of the first run of free and unmapped memory that is long enough; a new address range if there is none."""
+        """Start of the first sufficiently long run of free and unmapped memory; a new address range if there is none."""
         for start, _ in self.unmapped[pool]:
             first = self.ends.get(start, start) & MASK
             if self._run_from(pool, first, units) >= units:
@@ -256,10 +256,10 @@ class Pools:
         return True
 
     def _unmap(self, event: int, pool: int, start: int, units: int) -> None:
-        """Give back the whole pages inside a free block; what is left at both ends stays free.
+        """Release the whole pages inside a free block; the remainders at both ends stay free.
 
-        torch gives an address range back with its last page and reserves a new one later; here it stays, as placements
-        within a range do not depend on where it is.
+        torch releases an address range with its last page and reserves a new one later; here it stays, as placements within a
+        range do not depend on where it is.
         """
         page = self.page(pool)
         origin = max(at for at in self.ranges if at <= start)
@@ -293,7 +293,7 @@ class Pools:
         self.changed(event, "free", start, units, pool)
 
     def release_cached(self, event: int) -> None:
-        """What ``torch.cuda.empty_cache()`` does: wait for pending frees, give back whole free segments and free pages."""
+        """Same as ``torch.cuda.empty_cache()``: wait for pending frees, release whole free segments and free pages."""
         self.settle(NO_LIMIT)
         order = sorted(range(len(self.keys)), key=lambda p: (self.keys[p].small, self.keys[p].stream))
         for pool in order:
@@ -315,7 +315,7 @@ class Pools:
             self.pending = [p for p in self.pending if p[0] > event]
 
     def _release_oversize(self, event: int, pool: int, units: int) -> bool:
-        """Give back one cached block of at least the request, or as many oversize ones, largest first, as make it up."""
+        """Release one cached block of at least the request, or oversize ones, largest first, until they add up to it."""
         if self.max_split == NO_LIMIT or self.settings.expandable_segments:
             return False
         keys, target = self.free[pool], max(units, self.max_split)
@@ -330,7 +330,7 @@ class Pools:
         return released >= target
 
     def _collect(self, event: int) -> None:
-        """Garbage collection: above the threshold, give back whole free large segments of at least average age, repeatedly."""
+        """Garbage collection: above the threshold, release whole free large segments of at least average age, repeatedly."""
         threshold = int(self.settings.garbage_collection_threshold * self.allowed_bytes) // UNIT
         if self.reserved <= threshold:
             return

@@ -12,7 +12,7 @@ from gpuwise.predict.memory.allocator.settings import SMALL_SIZE
 
 @dataclass(frozen=True, slots=True)
 class PresetSegment:
-    """Device memory held at the start. Addresses are bytes, multiples of 2 MiB."""
+    """Device memory allocated at the start. Addresses are bytes, multiples of 2 MiB."""
 
     address: int
     size_bytes: int
@@ -35,8 +35,8 @@ def place(address: int) -> int:
 
 
 def apply(pools: Pools, preset: Preset, units: list[int], pool_of: list[int], block: list[int]) -> None:
-    """Seed ``pools`` and ``block``. What lies between the blocks of a segment is free; in the large pool a gap of at most
-    1 MiB, or after a block of at least max_split_size, is that block's unsplit remainder: no such gap is ever split off."""
+    """Seed ``pools`` and ``block``. Gaps between the blocks of a segment are free; in the large pool a gap of at most 1 MiB,
+    or after a block of at least max_split_size, is that block's unsplit remainder: no such gap is ever split off."""
     pools.preset = True
     order = sorted(range(len(preset.block_addresses)), key=lambda s: preset.block_addresses[s])
     index = {(k.private, k.stream, k.small): i for i, k in enumerate(pools.keys)}

@@ -1,8 +1,8 @@
-"""Events that repeat: training steps and micro-batches ask for the same sizes in the same order over and over.
+"""Repeating events: training steps and micro-batches request the same sizes in the same order repeatedly.
 
-An event's code is what the allocator sees of it: the size and pool asked for, or how many events ago the storage that is
-freed was made. Where the codes have a period, and the free blocks at the start of one repetition are those at the start
-of the one before, the rest of the repetitions places every storage where the one before it did.
+An event's code is its size and pool, or the number of events since the freed storage was allocated. If the codes have a
+period, and a repetition starts with the same free blocks as the one before, all later repetitions place every storage at the
+same address.
 """
 
 from __future__ import annotations
@@ -23,8 +23,7 @@ N_CANDIDATES = 8
 
 @dataclass(frozen=True, slots=True)
 class Repeat:
-    """Events ``first`` to ``end`` (exclusive) have the codes of those ``period`` events before, from the second
-    repetition on."""
+    """Events ``first`` to ``end`` (exclusive) have the codes of the events ``period`` earlier, from the second repetition on."""
 
     first: int
     end: int
@@ -32,7 +31,7 @@ class Repeat:
 
 
 def codes_of(units: I64, storage: I64, pool: I64, birth: I64, n_pools: int) -> I64:
-    """[E] one number for each event that says all that decides its placement but the state. ``units`` is 0 for a free."""
+    """[E] one number per event that, with the allocator's state, determines its placement. ``units`` is 0 for a free."""
     back = np.arange(units.size, dtype=np.int64) - birth[storage]
     return np.where(units > 0, units * n_pools + pool, -back)
 

@@ -24,7 +24,7 @@ class Peaks:
     reserved_bytes: int
     """Taken from the device, as torch.cuda.max_memory_reserved counts it."""
     requested_bytes: int
-    """What the tensors asked for."""
+    """Bytes requested by tensors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Fragmentation:
-    """Where the bytes that are reserved but not asked for are. The parts add up to reserved - requested."""
+    """Location of the bytes that are reserved but not requested. The parts add up to reserved - requested."""
 
     event: int
     reserved_bytes: int
@@ -74,7 +74,7 @@ class OutOfMemory:
     storage: int
     requested_bytes: int
     segment_bytes: int
-    """What cudaMalloc was asked for."""
+    """Bytes requested from cudaMalloc."""
     capacity_bytes: int
     reserved_bytes: int
     allocated_bytes: int
@@ -97,11 +97,11 @@ class AllocatorRun:
     sign: I64 = field(repr=False)
     """[E] +1 born, -1 freed."""
     size_bytes: I64 = field(repr=False)
-    """[S] as asked for."""
+    """[S] requested sizes."""
     rounded_bytes: I64 = field(repr=False)
     """[S] as rounded by the allocator."""
     block_bytes: I64 = field(repr=False)
-    """[S] size of the block each storage got; 0 if it never lived or asked for nothing."""
+    """[S] size of the block each storage got; 0 if it never lived or requested nothing."""
     block_units: I64 = field(repr=False)
     """[S] start of the block in the simulator's own units."""
     pool: I64 = field(repr=False)
@@ -140,7 +140,7 @@ class AllocatorRun:
         return self._running(self.block_bytes)
 
     def requested(self) -> I64:
-        """[E] bytes asked for and not freed after each event that ran."""
+        """[E] bytes requested and not freed after each event that ran."""
         return self._running(self.size_bytes)
 
     def _running(self, bytes_of: I64) -> I64:
@@ -155,7 +155,7 @@ class AllocatorRun:
         return np.cumsum(delta[: self.n_events])
 
     def reserved_within(self) -> I64:
-        """[E] most bytes taken from the device at any moment up to the end of each event: a retry may map and give back."""
+        """[E] maximum bytes taken from the device up to the end of each event: a retry may map and release."""
         high = self.reserved()
         now = 0
         for change in self.changes:
@@ -165,7 +165,7 @@ class AllocatorRun:
         return high
 
     def peaks(self, first: int = 0, end: int | None = None) -> Peaks:
-        """Peaks over events ``first`` to ``end`` (exclusive), what was held before ``first`` included."""
+        """Peaks over events ``first`` to ``end`` (exclusive), including memory allocated before ``first``."""
         return self.peaks_of((first, self.n_events if end is None else end))[0]
 
     def peaks_of(self, *spans: tuple[int, int]) -> list[Peaks]:
@@ -191,7 +191,7 @@ class AllocatorRun:
 
     @property
     def peak_requested_bytes(self) -> int:
-        """Most bytes asked for at once, before sizes are rounded up."""
+        """Maximum bytes requested at once, before sizes are rounded up."""
         return self.peaks().requested_bytes
 
     def peak_event(self) -> int:
@@ -211,7 +211,7 @@ class AllocatorRun:
         return storages[np.argsort(self.block_units[storages], kind="stable")]
 
     def segments(self, event: int | None = None) -> tuple[Segment, ...]:
-        """Device memory held right after ``event`` (default: at the end), by address, with what lives in it."""
+        """Device memory reserved right after ``event`` (default: at the end), by address, with its contents."""
         at = self.n_events - 1 if event is None else event
         ranges = _segments_after(self.changes, at if event is not None else self.n_events)
         live = self.live(at)
@@ -231,7 +231,7 @@ class AllocatorRun:
         return tuple(out)
 
     def fragmentation(self, event: int | None = None) -> Fragmentation:
-        """Where the unused bytes are right after ``event`` (default: when most is reserved)."""
+        """Location of the unused bytes right after ``event`` (default: when most is reserved)."""
         at = self.peak_event() if event is None else event
         live = self.live(at)
         segments = self.segments(at)
@@ -258,7 +258,7 @@ def to_address(units: I64 | np.int64) -> I64:
 
 
 def _bases(run: AllocatorRun, storages: I64) -> I64:
-    """Start of the segment, or address range, that each storage's block lies in."""
+    """Start of the segment, or address range, of each storage's block."""
     units = run.block_units[storages]
     if run.origins:
         starts = np.array(sorted(run.origins), dtype=np.int64)
@@ -290,7 +290,7 @@ def _signed(change: Change) -> int:
 
 
 def _segments_after(changes: tuple[Change, ...], event: int) -> list[tuple[int, int, int]]:
-    """(start, units, pool) of memory held after ``event``: one per cudaMalloc, one per unbroken mapped range."""
+    """(start, units, pool) of memory reserved after ``event``: one per cudaMalloc, one per unbroken mapped range."""
     segments: dict[int, tuple[int, int, int]] = {}
     edges: dict[int, dict[int, int]] = {}
     for change in changes:

@@ -26,7 +26,7 @@ SMALL_SIZE = 1 * MIB
 SMALL_SEGMENT = 2 * MIB
 """Segment, or page of an expandable segment, of the small pool (kSmallBuffer)."""
 MIN_LARGE = 10 * MIB
-"""From this size on a request gets a segment of its own size (kMinLargeAlloc)."""
+"""Requests of at least this size get a segment of their own size (kMinLargeAlloc)."""
 ROUND_LARGE = 2 * MIB
 """... rounded up to a multiple of this (kRoundLarge)."""
 _INTERVALS = 16
@@ -65,7 +65,7 @@ KEYS: dict[str, tuple[int, int]] = {**_PLACING_KEYS, **_BOOLEAN_KEYS, **_COUNT_K
 
 @dataclass(frozen=True, slots=True)
 class AllocatorSettings:
-    """What decides where the allocator puts a block; sizes in bytes, ``None`` for no limit."""
+    """Settings that affect block placement; sizes in bytes, ``None`` for no limit."""
 
     max_split_size_bytes: int | None = None
     """Blocks of at least this size are never split and serve only requests of at least this size."""
@@ -119,7 +119,7 @@ class AllocatorSettings:
         return np.where(apply, -(-size // step) * step, out)
 
     def segment_bytes(self, rounded_bytes: int) -> int:
-        """What a miss asks of cudaMalloc for a rounded request."""
+        """Bytes that a miss requests from cudaMalloc for a rounded request."""
         if rounded_bytes <= SMALL_SIZE:
             return SMALL_SEGMENT
         if rounded_bytes < MIN_LARGE:

@@ -123,7 +123,7 @@ def simulate_capture(
     capacity_bytes: int | None = None,
     device_bytes: int | None = None,
 ) -> AllocatorRun:
-    """Run a captured program's storages through the allocator, with the settings its script asked for unless given."""
+    """Run a captured program's storages through the allocator, by default with the settings of its script."""
     conf = settings
     if conf is None:
         conf = AllocatorSettings.parse(capture.settings.allocator_conf, torch_version=capture.settings.torch_version)

@@ -1,7 +1,7 @@
-"""PyTorch's memory snapshots (``torch.cuda.memory._dump_snapshot``), read without torch and without running what is in them.
+"""PyTorch's memory snapshots (``torch.cuda.memory._dump_snapshot``), read without torch and without executing their contents.
 
-A snapshot is a pickled dictionary: ``segments`` (what was held at the end, with its blocks), ``device_traces`` (per device,
-what happened, oldest first; possibly cut off at the front) and ``allocator_settings``. A pickle can run code, so only plain
+A snapshot is a pickled dictionary: ``segments`` (reserved memory at the end, with its blocks), ``device_traces`` (per device,
+its events, oldest first; possibly cut off at the front) and ``allocator_settings``. A pickle can run code, so only plain
 values are let through. :mod:`gpuwise.predict.memory.snapshot.replay` runs one through the simulated allocator.
 """
 
@@ -54,7 +54,7 @@ class SnapshotBlock:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotSegment:
-    """Device memory held when the snapshot was taken."""
+    """Device memory reserved when the snapshot was taken."""
 
     address: int
     size_bytes: int
@@ -86,7 +86,7 @@ class Snapshot:
     trace: tuple[TraceEntry, ...] = field(repr=False)
     settings: AllocatorSettings
     notes: tuple[str, ...] = ()
-    """What could not be taken over from the file, in words."""
+    """Parts of the file that could not be imported, as text."""
 
     @property
     def reserved_bytes(self) -> int:
@@ -123,7 +123,7 @@ def read_snapshot(path: Path, *, device: int | None = None) -> Snapshot:
 
 
 def parse_snapshot(data: bytes, *, device: int | None = None, name: str = "the snapshot") -> Snapshot:
-    """As :func:`read_snapshot`, from bytes."""
+    """:func:`read_snapshot` from bytes."""
     try:
         document: object = _PlainUnpickler(io.BytesIO(data)).load()
     except InputError as error:

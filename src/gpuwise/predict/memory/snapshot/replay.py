@@ -34,7 +34,7 @@ class History:
     segments: list[int] = field(default_factory=list[int])
     """Addresses that cudaMalloc returned, in order."""
     reserved: list[int] = field(default_factory=list[int])
-    """Per event, what the real allocator held."""
+    """Bytes reserved by the real allocator, per event."""
     preset: Preset = field(default_factory=Preset)
     ooms: int = 0
 
@@ -175,7 +175,7 @@ def _holds(segments: list[PresetSegment], i: int, address: int) -> bool:
 def _classify(
     spans: dict[int, tuple[int, int, bool]], blocks: dict[int, tuple[int, int, bool]], settings: AllocatorSettings
 ) -> None:
-    """Small or large, by a block that lies in the span: what was given back does not say which pool it was of."""
+    """Small or large pool, by a block in the span; released memory does not record its pool."""
     starts = sorted(spans)
     for address, block in blocks.items():
         i = bisect_right(starts, address) - 1
@@ -188,7 +188,7 @@ def _classify(
 
 
 def _join(spans: dict[int, tuple[int, int, bool]]) -> None:
-    """Make one span of those that touch: parts of one expandable range."""
+    """Merge adjacent spans: parts of one expandable range."""
     last = -1
     for start in sorted(spans):
         length, stream, kind = spans[start]
@@ -227,10 +227,10 @@ class _PrivateOf:
 def replay(snapshot: Snapshot, *, settings: AllocatorSettings | None = None, capacity_bytes: int | None = None) -> Replay:
     """Run the snapshot's history through the simulator, with its own settings or others.
 
-    With its own, the run begins in the recorded state and cudaMalloc returns the recorded addresses. With other settings it
-    begins empty, as the recorded state came about under other rules. Memory that was given back is taken as given back by
-    ``empty_cache``: exact but for ``max_split_size`` and garbage collection, which give back less.
-    Raises InputError if there is nothing to run.
+    With its own, the run starts in the recorded state and cudaMalloc returns the recorded addresses. With other settings it
+    starts empty, as the recorded state arose under other rules. Released memory is treated as released by ``empty_cache``:
+    exact except for ``max_split_size`` and garbage collection, which release less. Raises InputError if there is nothing to
+    run.
     """
     history = history_of(snapshot)
     if not history.storage:
