@@ -1,7 +1,7 @@
-"""Low-rank adapters: which linear layers carry one (arXiv 2106.09685, section 4.1).
+"""Low-rank adapters: which linear layers have one (arXiv 2106.09685, section 4.1).
 
-``targets`` are what PEFT calls ``target_modules``: ``all-linear``, or names of modules; ``attention`` stands for every
-projection of the attention. Experts held as one tensor are no linear layers and carry none, nor does the output head.
+``targets`` are what PEFT calls ``target_modules``: ``all-linear``, or names of modules; ``attention`` means every projection
+of the attention. Experts stored as one tensor are not linear layers and have no adapter, nor does the output head.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ MODULE_NAMES: dict[str, tuple[str, ...]] = {
 
 @lru_cache(maxsize=256)
 def adapted_products(targets: tuple[str, ...]) -> frozenset[str]:
-    """The products of a layer that carry adapters: q, k, v, out, the parts of latent attention, gate, up, down, pooler.
-    Raises UnknownNameError for a module that no published model has."""
+    """The products of a layer that have adapters: q, k, v, out, the parts of latent attention, gate, up, down, pooler. Raises
+    UnknownNameError for an unknown module."""
     found: set[str] = set()
     for name in targets:
         products = _GROUPS.get(name) or MODULE_NAMES.get(name)
@@ -59,14 +59,14 @@ def adapted_products(targets: tuple[str, ...]) -> frozenset[str]:
 
 
 def split_targets(text: str) -> tuple[str, ...]:
-    """``q_proj, v_proj`` as names; raises UnknownNameError for one that is not known, or where none is given."""
+    """``q_proj, v_proj`` as names. Raises UnknownNameError for an unknown name or an empty list."""
     names = tuple(part.strip() for part in text.split(",") if part.strip())
     adapted_products(names or ("",))
     return names
 
 
 def carries(targets: tuple[str, ...], product: str) -> bool:
-    """Whether the product of that name carries an adapter; ``qkv`` is the three in one."""
+    """Whether the product of that name has an adapter; ``qkv`` is all three in one."""
     products = adapted_products(targets)
     return bool(products & set(_QKV)) if product == "qkv" else product in products
 

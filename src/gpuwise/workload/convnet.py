@@ -41,7 +41,7 @@ class Convolution:
 
     @property
     def parameters(self) -> int:
-        """Of the filters, without the batch norm's two a channel."""
+        """Parameters of the filters, without the batch norm's two per channel."""
         return self.c_in // self.groups * self.c_out * self.kernel**2
 
 
@@ -204,7 +204,7 @@ def training_table(net: ConvNet, batch: int, dtype: str) -> OpTable:
 
 
 def _normalised(to: OpTableBuilder, c: Convolution, batch: int, dtype: str, result: float) -> None:
-    """What follows a convolution: moments and norm over its images, the shortcut's sum, the activation; and back."""
+    """Operations after a convolution: moments and norm over its images, shortcut sum, activation; and their backward."""
     kernel = "own_batch_norm" if dtype == "bf16" else "batch_norm"  # ATen _select_batch_norm_backend: cuDNN's takes no bf16
     shape = (batch, c.c_out, c.side**2, int(FORMAT_BYTES[dtype]))
     forward, backward = (3, 2) if dtype == "bf16" else (1, 1)
@@ -232,8 +232,8 @@ def _normalised(to: OpTableBuilder, c: Convolution, batch: int, dtype: str, resu
 
 
 def trained_bytes(net: ConvNet, batch: int, dtype: str) -> float:
-    """Bytes held while ``batch`` images are trained on: weights, gradients and momentum in 32 bits, and of every convolution
-    what the backward reads, its image and its result."""
+    """Bytes for training on ``batch`` images: weights, gradients and momentum in 32 bits, and for every convolution the
+    tensors its backward reads (input and result)."""
     element = FORMAT_BYTES[dtype]
     kept = sum(c.c_out * c.side**2 * (1 if c.name.endswith("shortcut") else 2) for c in convolutions(net, net.pixels))
     return 12.0 * parameter_count(net) + element * batch * kept

@@ -1,7 +1,7 @@
-"""What is known of an option of a training beside its type and its neutral value: the columns of the table of options.
+"""The table of training options: its columns, beside type and neutral value.
 
-The table is :class:`gpuwise.workload.strategy.Strategy` itself: each of its fields is made by :func:`option`. The command line,
-the pages in the browser, the axes of the search, what is asked of a plan and what ranks are given come from it.
+The table is :class:`gpuwise.workload.strategy.Strategy` itself: each of its fields is made by :func:`option`. The command
+line, the pages in the browser, the axes of the search, the requests of a plan and the layout of ranks come from it.
 """
 
 from __future__ import annotations
@@ -11,25 +11,25 @@ from typing import Literal, TypeVar
 
 T = TypeVar("T", int, str, bool, tuple[str, ...], float | None)
 Axis = Literal["row", "state", "activation"]
-"""Which part of a strategy a field that the search varies belongs to: the layout, what is held of the weights, what is held of
-the forward pass. The search evaluates the product of the three."""
+"""Part of a strategy that a searched field belongs to: layout, stored states, saved activations. The search evaluates the
+product of the three."""
 
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One row of the table. An option without ``help`` cannot be asked for: the stack or another option decides it."""
+    """One row of the table. An option without ``help`` cannot be set by the user: the stack or another option decides it."""
 
     help: str = ""
-    """For the command line; without the choices and without the default, which the parser prints."""
+    """Help of the command line, without the choices and the default, which the parser prints."""
     choices: tuple[str, ...] = ()
     unit: str = ""
-    """What a number counts, as the command line's placeholder for it."""
+    """Unit of a number, as the command line's placeholder."""
     usual: str = ""
-    """What is taken where nothing is asked for, in words; empty: the plan chooses."""
+    """Default, in words; empty: the plan chooses."""
     name: str = ""
     """How the command line spells it, with underscores; empty: as the field is called."""
     label: str = ""
-    """On a page in the browser; empty: no page asks for it."""
+    """Label on a browser page; empty: on no page."""
     negative: bool = True
     """Whether a flag can be refused as well (``--no-...``)."""
     axis: Axis | None = None
@@ -37,7 +37,7 @@ class Option:
     ranks: bool = False
     """Given to the ranks of ``gpuwise run``."""
     own_code: bool = False
-    """Asked for with a person's own code too, not only with models of the catalogue."""
+    """Whether it applies to own code too, not only to catalogue models."""
     needs: str = ""
     """The field that has to be another than its neutral value for this one to mean anything."""
 

@@ -105,20 +105,20 @@ def update_traffic_bytes(strategy: Strategy, fused: bool) -> float:
     rule = RULES[strategy.optimizer]
     wide = b.master or b.weight
     traffic = b.gradient + 2 * wide + (b.weight if b.master else 0.0) + rule.traffic_bytes * _state_share(strategy) + b.gradient
-    # bitsandbytes updates with one kernel a tensor, whatever the framework does with others
+    # bitsandbytes updates with one kernel per tensor, whatever the framework does with others
     one_kernel = fused or strategy.optimizer in BITSANDBYTES
     return traffic if one_kernel else traffic + rule.foreach_passes * 8.0
 
 
 def on_host(s: Strategy) -> list[str]:
-    """What a strategy keeps in host memory, in words."""
+    """Description of the parts of a strategy in host memory."""
     states = offloaded_states(s.stack, s.dp * s.cp, parameters=s.offload_parameters)
     return [words for words, on in ((states, s.offload_optimizer), ("activations", s.offload_activations)) if on]
 
 
 def offloaded_states(stack: str, ranks: int, *, parameters: bool = False) -> str:
-    """What an offload of the optimizer moves, in words: with ``parameters``, and with FSDP on several data-parallel ``ranks``,
-    the weights too."""
+    """Description of an optimizer offload: with ``parameters``, and with FSDP on several data-parallel ``ranks``, it includes
+    the weights."""
     return "weights and optimizer" if _with_weights(stack, ranks, parameters) else "optimizer"
 
 

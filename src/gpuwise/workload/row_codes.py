@@ -6,7 +6,7 @@ from enum import IntEnum
 
 
 class Kind(IntEnum):
-    """What an operation of the step table is."""
+    """Kind of an operation in the step table."""
 
     MATMUL = 0
     GROUPED = 1
@@ -43,7 +43,7 @@ FUSED_SOFTMAX = 4
 DROPOUT = 8
 """``flag`` bit of an unfused attention with dropout on its probabilities."""
 CHANNELS_LAST = 16
-"""``flag`` bit of a convolution whose images lie channels last."""
+"""``flag`` bit of a convolution with channels-last images."""
 TRANSPOSED = 32
 """``flag`` bit of a transposed convolution (sizes are those of the mirrored one)."""
 IMAGE_GRADIENT = 64

@@ -110,12 +110,12 @@ KERNELS = (
     "rms_norm",
 )
 """Implementations of a family, by position. 0 leaves the choice to the conditions (``predict.kernels.conditions``): of fused
-attention flash (the family's best), FlashAttention-2, memory-efficient or cuDNN; of fp32 products how the operands lie; of
-kernels that wait for memory a change of layout, index arithmetic of a broadcast, moments over a batch (cuDNN's, or PyTorch's
-own), one fused kernel of a compiler, elements that change format one by one (of one input, of several), pieces joined by their
-strides, sums over columns, values with where they stand, pieces copied one by one, PyTorch's own norms of rows; of grouped
-products one product of the library for each expert, on streams side by side; of a state-space mixer its convolution, Mamba-2's
-recurrence in chunks, Mamba's recurrence channel by channel."""
+attention flash (the family's best), FlashAttention-2, memory-efficient or cuDNN; of fp32 products the operand layout; of
+memory-bound kernels a change of layout, index arithmetic of a broadcast, moments over a batch (cuDNN's, or PyTorch's own), one
+fused kernel of a compiler, elements that change format one by one (of one input, of several), pieces joined by their strides,
+sums over columns, values with their indices, pieces copied one by one, PyTorch's own norms of rows; of grouped products one
+product of the library for each expert, on streams side by side; of a state-space mixer its convolution, Mamba-2's recurrence
+in chunks, Mamba's recurrence channel by channel."""
 CUDNN_ATTENTION_ON = ("9.0", "10.0", "10.3")
 """Compute capabilities on which torch takes cuDNN's attention before FlashAttention-2 (ATen ``check_prefer_cudnn_attention``)."""
 FAMILY_CODE = {name: code for code, name in enumerate(FAMILIES)}
@@ -132,15 +132,15 @@ FAMILY_OF_KIND = {
     Kind.OPTIMIZER: "optimizer",
     Kind.HOST: "host",
 }
-"""What a row of each kind is run by unless it says another family."""
+"""Default family of a row by kind."""
 
 
 @dataclass(frozen=True, slots=True)
 class OpTable:
-    """Columns of equal length R. One row stands for ``count`` identical launches.
+    """Columns of equal length R. One row represents ``count`` identical launches.
 
-    ``flop`` (2 per multiply-add), ``bytes_read`` and ``bytes_written`` are per launch; ``saved_bytes`` is what the
-    row's forward keeps for its backward, per launch. ``dtype`` is the arithmetic format of the inputs.
+    ``flop`` (2 per multiply-add), ``bytes_read`` and ``bytes_written`` are per launch; ``saved_bytes`` is what the row's
+    forward saves for its backward, per launch. ``dtype`` is the arithmetic format of the inputs.
     """
 
     name: tuple[str, ...]
@@ -245,7 +245,7 @@ class OpTableBuilder:
         kernel: str = "",
         detail: tuple[float, ...] = (),
     ) -> None:
-        """Add one row; ``family`` left out follows from ``kind``, ``kernel`` and ``detail`` are as the module says."""
+        """Add one row; ``family`` by default follows from ``kind``; ``kernel`` and ``detail`` are described in the module."""
         code = FAMILY_CODE[family] if family else _CODE_OF_KIND[kind]
         padded = shape + _NO_SHAPE[len(shape)]
         whole = (kind, phase, flag, window, code, KERNEL_CODE[kernel])

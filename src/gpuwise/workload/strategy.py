@@ -35,8 +35,8 @@ EXPERT_DISPATCHES = ("all-to-all", "deepep", "deepep-fp8")
 """How tokens travel to their experts: a copy to every expert (NCCL), or one to every system and rank that has any of them
 (DeepEP, github.com/deepseek-ai/DeepEP; HybridEP in Megatron-Core), with the copies to the experts in 8 bits."""
 CUDA_GRAPHS = ("none", "partial", "full")
-"""What is launched as a graph: nothing, attention and router of a layer with experts (Megatron-Core's
-``cuda_graph_scope``), or the whole iteration of any model."""
+"""Parts launched as a CUDA graph: none, attention and router of a layer with experts (Megatron-Core's ``cuda_graph_scope``),
+or the whole iteration of any model."""
 
 
 @dataclass(frozen=True, slots=True)

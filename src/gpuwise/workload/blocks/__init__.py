@@ -1,1 +1,1 @@
-"""One file a kind of block that layers are made of: its parameters, rows, caches and what splits it over ranks."""
+"""Blocks of layers, one file per kind: parameters, rows, caches, and how ranks split them."""

@@ -112,8 +112,8 @@ def _query_widths(arch: Architecture) -> int:
 
 
 def _output_gate(rows: Rows, elements: float) -> None:
-    """Attention's result times the sigmoid of the gate, which is kept (transformers modeling_qwen3_next.py). A fused core keeps
-    its result itself; behind another one it is kept here."""
+    """Attention's result times the sigmoid of the gate, which is saved (transformers modeling_qwen3_next.py). A fused core
+    saves its own result; otherwise it is saved here."""
     kept = elements if rows.point.fused_attention else 2 * elements
     rows.memory("attention.gate", 2 * elements, elements, saved=kept, backward_read=3 * elements, backward_written=2 * elements)
 

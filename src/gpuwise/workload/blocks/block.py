@@ -40,7 +40,7 @@ class Block:
         raise NotImplementedError
 
     def products(self, arch: Architecture) -> list[tuple[str, int, int]]:
-        """(name, inputs, outputs) of each linear layer that may carry an adapter."""
+        """(name, inputs, outputs) of each linear layer that may have an adapter."""
         return []
 
     def fused_rows(self, rows: Rows, arch: Architecture) -> None:

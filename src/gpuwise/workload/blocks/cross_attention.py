@@ -21,7 +21,7 @@ class CrossAttention(Block):
         return {"cross_attention": projections(arch, arch.hidden, arch.heads, arch.kv_heads, arch.head_dim)}
 
     def fused_rows(self, rows: Rows, arch: Architecture) -> None:
-        """With the norm before it and the residual."""
+        """Rows including the norm before it and the residual."""
         p, enc = rows.point, arch.encoder
         assert enc is not None
         heads = max(1, arch.heads // p.tp)

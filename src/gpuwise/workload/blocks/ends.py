@@ -40,8 +40,8 @@ def embedding(rows: Rows, arch: Architecture) -> None:
 
 
 def _patch_embedding(rows: Rows, arch: Architecture, patches: Patches) -> None:
-    """Each square of the image projected to ``hidden`` by a convolution whose stride is its width, as PyTorch runs it (images
-    that lie channels first, a bias), positions added. Images need no gradient."""
+    """Each square of the image projected to ``hidden`` by a convolution whose stride is its width, as PyTorch runs it
+    (channels-first images, a bias), plus positions. Images need no gradient."""
     p = rows.point
     area, e, side = patches.channels * patches.patch_size**2, p.element_bytes, patches.image_size // patches.patch_size
     tokens, images = p.tokens, p.micro_batch

@@ -48,7 +48,7 @@ class Experts(Block):
         }
 
     def products(self, arch: Architecture) -> list[tuple[str, int, int]]:
-        """Routed experts carry no adapter."""
+        """Routed experts have no adapter."""
         m = _moe(arch)
         latent = [("latent_in", arch.hidden, m.latent), ("latent_out", m.latent, arch.hidden)] if m.latent else []
         return (widths(arch, m.shared_ffn) if m.shared_ffn else []) + latent
@@ -152,7 +152,7 @@ def _grouped_mlp(rows: Rows, arch: Architecture, moe: Moe, local: int, routed: i
 
 
 def _expert_bias(rows: Rows, arch: Architecture, name: str, local: int, elements: float) -> None:
-    """Where each expert has its own launch, its bias is added expert by expert and the parts joined again (Megatron-Core
+    """If each expert has its own launch, its bias is added expert by expert and the parts concatenated (Megatron-Core
     transformer/moe/experts.py ``_apply_bias``): a sum and a copy, and in the backward pass a reduction for each."""
     if not (arch.mlp_bias and rows.point.stack.expert_streams):
         return
@@ -167,7 +167,7 @@ def _expert_bias(rows: Rows, arch: Architecture, name: str, local: int, elements
 
 
 def _grouped(rows: Rows, name: str, local: int, routed: int, k: int, n: int) -> None:
-    """One of the experts' linears with its two backward products; inputs are cast and kept as a linear's are."""
+    """One of the experts' linears with its two backward products; inputs are cast and saved as in a linear layer."""
     p = rows.point
     e = p.element_bytes
     flop, weights = 2.0 * routed * k * n, float(local * k * n)

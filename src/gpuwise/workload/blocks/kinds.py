@@ -1,4 +1,4 @@
-"""Which blocks a layer is made of."""
+"""Selection of the blocks of a layer."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from gpuwise.workload.blocks.rows import Rows
 
 STATE_BYTES = 4.0
-"""Of a number of the recurrent state, which is kept in fp32."""
+"""Bytes per number of the recurrent state (fp32)."""
 CHUNK_KERNELS = (8.0, 9.0)
 """Norms of queries and keys, sums of decays, keys with keys, solve, its products, states, outputs; backward the products and
 states again, four of gradients, sums and norms (flash-linear-attention ops/gated_delta_rule/chunk.py)."""

@@ -77,7 +77,7 @@ def activation(rows: Rows, arch: Architecture, where: str, elements: float) -> N
     fused = rows.point.stack.fused_activation
     inputs = 2.0 if arch.gated_mlp else 1.0
     if arch.activation == "gelu_new" and not fused and not arch.gated_mlp:
-        # x/2, x, tanh and 1 + tanh, each kept; the power is taken in fp32 under autocast, and what follows it
+        # x/2, x, tanh and 1 + tanh, each saved; the power and all later operations are in fp32 under autocast
         p = rows.point
         saved_width = 4.0 if not p.autocast else 1.0 + 3 * 4.0 / p.element_bytes
         rows.memory(
@@ -97,7 +97,7 @@ def activation(rows: Rows, arch: Architecture, where: str, elements: float) -> N
             backward_read=(inputs + 1) * elements,
             backward_written=inputs * elements,
         )
-    else:  # silu, then multiply: the activated gate is written, read again and kept
+    else:  # silu, then multiply: the activated gate is written, read again and saved
         rows.memory(
             f"{where}.activation",
             3 * elements,

@@ -29,7 +29,7 @@ class PerLayerInput(Block):
         return [("per_layer_input_gate", h, w), ("per_layer_projection", w, h)]
 
     def fused_rows(self, rows: Rows, arch: Architecture) -> None:
-        """Not divided over tensor ranks: the table's rows are narrow."""
+        """Rows, not divided over tensor ranks: the table's rows are narrow."""
         p, h, w = rows.point, arch.hidden, arch.per_layer_embedding
         elements = float(p.tokens * w)
         rows.linear("per_layer.model_projection", p.tokens, h, w)

@@ -46,7 +46,7 @@ class Point:
     row_scales: bool = False
     """8-bit products with a scale per row."""
     autocast: bool = False
-    """Weights in fp32 are cast in every forward: the residual stream stays in fp32, and what is cast is kept."""
+    """Weights in fp32 are cast in every forward: the residual stream stays in fp32, and the cast copies are saved."""
 
     @property
     def tokens(self) -> int:
@@ -55,7 +55,7 @@ class Point:
 
     @property
     def dtype(self) -> str:
-        """What activations travel in: bf16 under 8- and 4-bit products, fp32 under TF32."""
+        """Format of the activations: bf16 under 8- and 4-bit products, fp32 under TF32."""
         if self.precision in QUANTIZED:
             return "bf16"
         return "fp32" if self.precision == "tf32" else self.precision
@@ -89,5 +89,5 @@ class Point:
 
     @property
     def column_tokens(self) -> int:
-        """Rows of a column-parallel linear's input that are kept: the sequence shard where the stack gathers it again."""
+        """Saved rows of a column-parallel linear's input: the sequence shard if the stack gathers it again."""
         return self.shard_tokens if self.stack.regathers_input else self.tokens

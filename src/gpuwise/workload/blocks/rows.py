@@ -45,11 +45,10 @@ class Rows:
     ) -> None:
         """A linear layer [tokens, k] x [k, n] with its two backward products (and adapters, and casts to 8 or 4 bits).
 
-        ``saves_input``: keep the input for the weight gradient (not where another row already keeps it);
-        ``saved_tokens``: the rows of it kept, when not all (a column-parallel linear keeps its sequence shard and gathers
-        again). Adapters keep it for their own gradient. ``parts``: names and widths of the matrices that the product stands
-        for (by default one, the last word of ``name``); under autocast each keeps its own cast of the input, and of its
-        weight.
+        ``saves_input``: save the input for the weight gradient (unless another row already saves it); ``saved_tokens``: number
+        of saved rows, if not all (a column-parallel linear saves its sequence shard and gathers again). Adapters save it for
+        their own gradient. ``parts``: names and widths of the matrices in the product (by default one, the last word of
+        ``name``); under autocast each saves its own cast of the input, and of its weight.
         """
         p = self.point
         parts = parts or ((name.rpartition(".")[2], n),)
@@ -123,8 +122,8 @@ class Rows:
             self._adapter(name, tokens, k, width, tokens if apart else 0 if i else kept)
 
     def _adapter(self, name: str, tokens: int, k: int, n: int, kept: int) -> None:
-        """Low-rank adapter: [tokens, k] x [k, r] x [r, n] added to the frozen product (arXiv 2106.09685); ``kept`` rows
-        of its input are saved here."""
+        """Low-rank adapter: [tokens, k] x [k, r] x [r, n] added to the frozen product (arXiv 2106.09685); ``kept`` is the
+        number of input rows saved here."""
         p, r = self.point, self.point.lora_rank
         e = p.element_bytes
         for part, rows_in, rows_out, saved in (("lora_a", k, r, kept), ("lora_b", r, n, tokens)):
@@ -160,8 +159,8 @@ class Rows:
                 read_bytes=tokens * (rows_in + rows_out) * e,
                 written_bytes=rows_in * rows_out * e,
             )
-        # scaled, then added; a compiler does both at once. Backward: the scale, and the two gradients of the input added
-        # up; the sum of adapter and base has none of its own
+        # scaled, then added; a compiler does both at once. Backward: the scale, and the sum of the two input gradients; the sum
+        # of adapter and base has no operation of its own
         passes = 1 if p.stack.compiled else 2
         elements = float(tokens * n)
         read_bytes, written_bytes = (passes + 1) * elements, passes * elements
@@ -199,9 +198,9 @@ class Rows:
     def quantize(self, name: str, phase: Phase, tokens: int, k: int, n: int, frozen: bool) -> None:
         """Casts of a product's input (forward: of the layer's input, backward: of its output's gradient) to 8 bits.
 
-        Transformer Engine's cast_transpose reads once and writes both layouts. torchao's casts look for the largest value
-        first and make each layout by itself; with a scale per row the weights are cast every time, and the backward casts
-        the layer's input once more. The cast to 4 bits is inside the measured times of its products.
+        Transformer Engine's cast_transpose reads once and writes both layouts. torchao's casts find the largest value first
+        and write each layout separately; with a scale per row the weights are cast every time, and the backward casts the
+        layer's input once more. The cast to 4 bits is inside the measured times of its products.
         """
         p = self.point
         if p.precision not in EIGHT_BITS:
@@ -378,13 +377,13 @@ class Rows:
         masked = p.stack.masks_windows and 0 < window < seq
         repeated = 1 if p.stack.native_gqa and not masked else heads // kv_heads
         saved = (q + repeated * k + out) * e + 4.0 * batch * heads * q_len
-        if masked:  # SDPA has no window: a mask of every pair is handed over, and kept
+        if masked:  # SDPA has no window: a mask of every pair is passed, and saved
             saved += batch * q_len * kv * e
         if p.cp > 1 and p.context_parallel == "ulysses":
-            saved += out * e  # kept by heads for the core and by tokens for the output projection
+            saved += out * e  # saved by heads for the core and by tokens for the output projection
         kernels_f, kernels_b = (1.0, 3.0) if p.fused_attention else (3.0, 6.0)
         if not p.fused_attention:
-            # scores in, probabilities out; with dropout the dropped copy and its mask are kept as well
+            # scores in, probabilities out; with dropout the dropped copy and its mask are saved as well
             scores = batch * heads * q_len * kv
             saved = (q + repeated * k) * e + scores * (2 * e + 1 if p.stack.dropout else e)
             if not p.stack.fused_softmax and e == 2:
@@ -412,7 +411,7 @@ class Rows:
             self.memory(f"{name}.layout", n, n, n_kernels=4.0 * p.stack.layout_copies, backward_read=n, backward_written=n)
 
     def in_half_precision(self) -> Rows:
-        """Rows of the head, which stays in bf16 under 8- and 4-bit recipes, and carries no adapter."""
+        """Rows of the head, which stays in bf16 under 8- and 4-bit recipes, and has no adapter."""
         p = self.point
         precision = p.dtype if p.precision != "tf32" else "tf32"
         return Rows(self.to, replace(p, precision=precision, lora_rank=0, quantized_base=False))

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from gpuwise.workload.blocks.rows import Rows
 
 STATE_BYTES = 4.0
-"""Of a number of the recurrent state, which is kept in fp32."""
+"""Bytes per number of the recurrent state (fp32)."""
 SCAN_OPERATIONS = 9.0
-"""Of a channel's recurrence for each number of state: step times decay, exponential, step times B, update, times C, sum."""
+"""Operations of a channel's recurrence per number of state: step times decay, exponential, step times B, update, times C, sum."""
 CHUNK_KERNELS = (5.0, 11.0)
 """Kernels of the chunked recurrence, forward and backward (mamba_ssm ops/triton/ssd_combined.py)."""
 

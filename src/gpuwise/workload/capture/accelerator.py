@@ -1,8 +1,8 @@
 # pyright: basic
-"""A pretended CUDA device: code between ``with`` and its end runs as on a GPU, and computes nothing.
+"""A simulated CUDA device: code inside the ``with`` block runs as on a GPU, but computes nothing.
 
-Device tensors are plain meta tensors, which C++ knows on every build of torch; Python is told ``cuda:0``. Nothing needs
-a GPU, and everything replaced in torch is put back when the context ends, also after an exception.
+Device tensors are plain meta tensors, which C++ supports in every build of torch; Python sees ``cuda:0``. No GPU is needed,
+and every replaced part of torch is restored when the context ends, also after an exception.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _active: list[FakeAccelerator] = []
 
 
 class FakeAccelerator(DeviceState):
-    """Context manager. ``capability`` decides attention kernels; ``total_memory_bytes`` is what the program is told.
+    """Context manager. ``capability`` decides attention kernels; ``total_memory_bytes`` is reported to the program.
 
     ``memo=False`` runs every meta kernel (slower, same calls to the observer). Raises
     :class:`gpuwise.errors.InputError` when another one is active.

@@ -37,21 +37,21 @@ def capture(
 ) -> Capture:
     """Run a training (or inference) step without a GPU, without weights and without data, and record it.
 
-    ``step_or_module``: an ``nn.Module`` (copied, never changed), a function that returns a module, a step (a function of
-    no arguments), ``(module, inputs)``, ``(module, inputs, optimizer)`` or ``(module, inputs, optimizer, loss)``; or one
-    of those; or a transformers configuration. A function is called once, on the pretended device, with ``keywords``.
+    ``step_or_module``: an ``nn.Module`` (copied, never changed), a function that returns a module, a step (a function of no
+    arguments), ``(module, inputs)``, ``(module, inputs, optimizer)`` or ``(module, inputs, optimizer, loss)``; or one of those;
+    or a transformers configuration. A function is called once, on the simulated device, with ``keywords``.
 
     ``inputs``: tensors or shapes, in a tuple or by name. ``optimizer``: a class, a name, a function of the parameters, or
-    ``None`` for none. ``loss``: a function of the output, or of the output and the inputs; left out, ``output.loss`` or
-    the mean of the first floating tensor. ``train=False`` captures the forward without a graph. ``batch`` and ``seq`` size
-    the default inputs of a configuration. ``n_steps`` steps are run; the last is the steady one. ``interventions`` are
-    functions of the pretended accelerator that give a context manager, entered before the step is built.
+    ``None`` for none. ``loss``: a function of the output, or of the output and the inputs; default: ``output.loss`` or the mean
+    of the first floating tensor. ``train=False`` captures the forward without a graph. ``batch`` and ``seq`` size the default
+    inputs of a configuration. ``n_steps`` steps are run; the last is the steady one. ``interventions`` are functions of the
+    simulated accelerator that return a context manager, entered before the step is built.
 
-    ``guess`` says how many elements operations whose size depends on values pick: a share by kind (``{"nonzero": 0.125}``;
-    ``unique``, ``nms``), or ``"bound"`` for the most there can be; left out, a balanced choice from what the program says (the
-    tokens of one of 8 experts are one in 8, half of a mask nothing is known of).
+    ``guess`` sets the output size of operations whose size depends on values: a share by kind (``{"nonzero": 0.125}``;
+    ``unique``, ``nms``), or ``"bound"`` for the maximum. Default: a balanced choice from the program's operations (one of 8
+    experts gets 1/8 of the tokens; an unknown mask is half true).
 
-    Raises what the step raises, and :class:`gpuwise.errors.InputError` for what cannot be run.
+    Raises what the step raises, and :class:`gpuwise.errors.InputError` for input that cannot be run.
     """
     _check(n_steps=n_steps, batch=batch, seq=seq, device=device, capability=capability, world_size=world_size, rank=rank)
     require_torch()

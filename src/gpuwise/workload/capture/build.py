@@ -53,9 +53,9 @@ class ItIsAStepError(Exception):
 def build(
     subject: Any, request: ModuleOptions, keywords: Mapping[str, Any] | None = None, count: Callable[[], int] = int
 ) -> Program:
-    """Run inside the fake accelerator; ``count`` tells how many operations have run on the device so far.
+    """Build the step inside the fake accelerator; ``count`` returns how many operations have run on the device so far.
 
-    Raises InputError when ``subject`` is nothing that can be run.
+    Raises InputError when ``subject`` cannot be run.
     """
     if isinstance(subject, nn.Module):
         return _of_module(placed(subject, request.device), request, type(subject).__name__)
@@ -107,7 +107,7 @@ def _of_callable(
 
 @contextmanager
 def _models_noted() -> Iterator[set[str]]:
-    """What happens to modules meanwhile: ``built``, ``called``."""
+    """Set of what happened to modules in the meantime: ``built``, ``called``."""
     from torch.nn.modules import module as hooks
 
     model_names: set[str] = set()
@@ -189,7 +189,7 @@ def _of_configuration(config: Any, request: ModuleOptions) -> Program:
 
 
 def weights_format(config: Any) -> Any:
-    """The format a configuration's weights are built in, if it says so."""
+    """The format a configuration's weights are built in, if specified."""
     return getattr(config, "dtype", None) or getattr(config, "torch_dtype", None)
 
 

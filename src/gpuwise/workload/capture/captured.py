@@ -2,9 +2,9 @@
 
 :mod:`gpuwise.workload.capture` writes it, the allocator simulator, the time model and the planner read it.
 
-Operations (index ``i``) run in program order; memory events (index ``e``) are in the exact order in which storages
-are born and die, and ``event_op[e]`` says during or after which operation (its outputs are born *at* ``i``; what dies
-when ``i`` has returned and before ``i + 1`` starts also carries ``i``). Everything that repeats is held once: an
+Operations (index ``i``) run in program order; memory events (index ``e``) are in the exact order in which storages are
+allocated and freed; ``event_op[e]`` is the operation during or after which that happens (outputs of ``i`` are allocated *at*
+``i``; a storage freed after ``i`` returns and before ``i + 1`` starts also has ``i``). Repeated data is stored once: an
 operation names its :class:`Signature`, its module path and its source line by index.
 """
 
@@ -23,7 +23,7 @@ I64 = NDArray[np.int64]
 
 
 class Category(IntEnum):
-    """What a storage holds, decided by how it was used over its whole life."""
+    """Purpose of a storage, from its use over its whole life."""
 
     PARAMETER = 0
     GRADIENT = 1
@@ -133,7 +133,7 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class ModuleCall:
-    """One call of a module's forward in the steady step (a recomputed forward is a call of its own)."""
+    """One call of a module's forward in the steady step (a recomputed forward counts separately)."""
 
     module: int
     """Index into ``Capture.modules``."""
@@ -148,7 +148,7 @@ class ModuleCall:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What the capture assumed about torch and the device, as found when the step ran."""
+    """Settings of torch and the device when the step ran."""
 
     torch_version: str
     capability: tuple[int, int]
@@ -162,7 +162,7 @@ class Settings:
     """Formats autocast was entered with, in order of first use."""
     grad_scaler: bool = False
     compiled: bool = False
-    """``torch.compile`` was asked for anywhere."""
+    """Whether ``torch.compile`` was used anywhere."""
     compile_mode: str = ""
     channels_last: bool = False
     """Convolutions read channels-last inputs."""
@@ -196,7 +196,7 @@ class Capture:
     op_flags: I64
     # storages on the device, length S
     storage_bytes: I64
-    """As asked for (before the allocator rounds)."""
+    """Requested bytes (before the allocator rounds)."""
     storage_category: I64
     storage_op: I64
     """Operation that made it, -1 for set-up before any operation."""
@@ -216,10 +216,10 @@ class Capture:
     parameter_count: int = 0
     trainable_count: int = 0
     host_bytes: int = 0
-    """Peak of large tensors kept on the host (offloaded state, inputs)."""
+    """Peak of large tensors in host memory (offloaded state, inputs)."""
     batch: int | None = None
     name: str = ""
-    """What was captured, for headings: ``train.py:make_step``, ``GPT2LMHeadModel``."""
+    """Name for headings: ``train.py:make_step``, ``GPT2LMHeadModel``."""
     parameter_bytes_by_module: Mapping[str, int] = field(default_factory=dict[str, int])
     """Bytes of the parameters that each module path owns directly."""
     parameters: tuple[Parameter, ...] = ()
@@ -229,7 +229,7 @@ class Capture:
     op_inputs: I64 = field(default_factory=lambda: np.zeros(0, np.int64))
     """Storages of the tensor arguments of all operations, one after another, as ``Signature.inputs`` (-1: on the host)."""
     op_input_end: I64 = field(default_factory=lambda: np.zeros(0, np.int64))
-    """[N] end of each operation's part of ``op_inputs``; another length than N: the data flow is not known."""
+    """[N] end of each operation's part of ``op_inputs``; another length than N means that the data flow is unknown."""
     op_outputs: I64 = field(default_factory=lambda: np.zeros(0, np.int64))
     op_output_end: I64 = field(default_factory=lambda: np.zeros(0, np.int64))
 
@@ -244,11 +244,11 @@ class Capture:
         return self.steps[-1]
 
     def live_bytes(self) -> I64:
-        """[E] bytes asked for and not yet freed, after each event."""
+        """[E] requested bytes not yet freed, after each event."""
         return np.cumsum(self.event_sign.astype(np.int64) * self.storage_bytes[self.event_storage])
 
     def peak_bytes(self, step: int = -1) -> int:
-        """Most bytes alive at once within one step, as asked for: no rounding, no workspaces, no context."""
+        """Peak requested bytes within one step: without rounding, workspaces or context."""
         span = self.steps[step]
         live = self.live_bytes()
         before = int(live[span.first_event - 1]) if span.first_event else 0

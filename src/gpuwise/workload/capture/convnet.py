@@ -1,5 +1,5 @@
 # pyright: basic
-"""A residual network of the catalogue as PyTorch trains it, made of the convolutions of its table."""
+"""A residual network of the catalogue as PyTorch trains it, built from the convolutions of its table."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from gpuwise.workload.convnet import IMAGE_CHANNELS, convolutions, last_channels
 
 
 def make_step(batch: int = 64, net: str = "resnet-50") -> Callable[[], None]:
-    """The step of the network with id ``net``: mixed precision, images that lie channels last, SGD with momentum, as
-    ``training_table`` has it."""
+    """The step of the network with id ``net``: mixed precision, channels-last images, SGD with momentum, as ``training_table``
+    has it."""
     import torch
     from torch.nn import functional
 

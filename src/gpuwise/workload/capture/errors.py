@@ -1,4 +1,4 @@
-"""What goes wrong in a person's own code, told without our frames; and torch missing or too old. No torch here."""
+"""Errors in the user's own code, reported without gpuwise's frames; and torch missing or too old. No torch here."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def _links(error: BaseException) -> list[TracebackType]:
 
 
 def last_user_place(error: BaseException) -> str:
-    """``train.py:31 in step`` of the innermost frame that is neither ours nor a library's; empty if there is none."""
+    """``train.py:31 in step`` of the innermost frame that is not gpuwise's or a library's; empty if there is none."""
     from gpuwise.workload.capture.places import is_library
 
     place = ""

@@ -40,7 +40,7 @@ _PYTHON = re.compile(
     r"(python|pypy|ipython)[\d.]*(\.exe)?|torchrun|accelerate|deepspeed|horovodrun|mpirun|mpiexec|srun|sbatch|composer"
 )
 _HARMLESS = ("-V", "--version", "-VV", "pip")
-"""What an interpreter is asked for that trains nothing: ``-V``, ``-m pip``."""
+"""Interpreter arguments that do not train: ``-V``, ``-m pip``."""
 _SHELLS = ("sh", "bash", "zsh", "dash", "ksh")
 
 
@@ -53,16 +53,16 @@ class EscapeError(BaseException):
 
 
 class Escapes:
-    """What has been refused so far: the first of it."""
+    """Records the first refused call."""
 
     def __init__(self) -> None:
         self.first: EscapeError | None = None
         self._capturing = threading.get_ident()
         self.handler: Any = None
-        """Of interrupts, where the thread that captures is the main one."""
+        """Interrupt handler, if the capturing thread is the main one."""
 
     def refuse(self, what: str, where: str, hint: str = HINT) -> None:
-        """Raises EscapeError; in another thread it also interrupts the one that captures, which may wait for it."""
+        """Raises EscapeError; in another thread it also interrupts the capturing thread, which may wait for it."""
         error = EscapeError(what, where, hint)
         first, self.first = self.first, self.first or error
         if first is None and threading.get_ident() != self._capturing and signal.getsignal(signal.SIGINT) is self.handler:
@@ -81,7 +81,8 @@ _SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP
 
 @contextmanager
 def _interruptible(escapes: Escapes) -> Iterator[None]:
-    """What a thread refused ends the main one, wherever it waits; handlers that the script sets are put back at the end."""
+    """Let a refusal in another thread stop the main one wherever it waits; handlers that the script sets are restored at the
+    end."""
     if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "pthread_kill"):
         yield
         return

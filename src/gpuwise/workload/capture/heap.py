@@ -8,8 +8,8 @@ from collections.abc import Generator
 from contextlib import contextmanager
 
 frozen_by_program: bool | None = None
-"""Whether the program that captures has frozen objects of its own. None: they are counted, 30 ms for a million; a program that
-captures many steps after freezing its imports sets True."""
+"""Whether the capturing program has frozen objects itself. None: they are counted (30 ms per million). A program that captures
+many steps after freezing its imports sets True."""
 _within = 0
 
 

@@ -27,13 +27,13 @@ class LoopEnd(BaseException):
 
 
 class LoopFoundError(BaseException):
-    """What was taken for one step, or for the function that builds it, updates again and again."""
+    """The object taken for one step, or for the function that builds it, updates repeatedly."""
 
 
 @contextmanager
 def steps_not_trained() -> Iterator[None]:
-    """What builds a step may warm it up; raises LoopFoundError where it trains: more updates than WARM_UPS, or several and
-    nothing built."""
+    """Allow warm-up in the function that builds a step; raises LoopFoundError if it trains: more updates than WARM_UPS, or
+    several and nothing built."""
     updates: Counter[int] = Counter()
 
     def before(optimizer: Any, *_: Any) -> None:
@@ -53,14 +53,13 @@ def steps_not_trained() -> Iterator[None]:
 
 
 class Loop:
-    """Cuts what runs into steps of the recorder: ``n_steps`` of them, and as many more as it takes until every optimizer that was
-    built has updated so often.
+    """Cuts the running program into steps of the recorder: ``n_steps`` of them, and more until every optimizer has updated that
+    often.
 
-    The first begins with the first module called with gradients, each ends with the update of the optimizer that updated first
-    (of several, as a generator's and a discriminator's, all that update between belong to it; where that one is gone, of the
-    next that updates). Without an optimizer's object
-    one ends where a module is called after parameters were written. What never updates is one step, from the first call
-    of a module to the end.
+    The first step begins with the first module called with gradients. Each ends with the update of the optimizer that updated
+    first; with several, as for a generator and a discriminator, updates of the others in between belong to it; if it is freed,
+    the next one that updates takes its place. Without an optimizer object, a step ends when a module is called after
+    parameters were written. A program without updates is one step, from the first call of a module to the end.
     """
 
     def __init__(self, recorder: Recorder, n_steps: int, updates: Updates) -> None:

@@ -1,5 +1,5 @@
 # pyright: basic, reportPrivateImportUsage=false, reportAttributeAccessIssue=false
-"""Public model packages (torchvision, timm, transformers), made importable whatever torch build is installed."""
+"""Public model packages (torchvision, timm, transformers), made importable for any installed torch build."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def timm() -> Any:
     """The package ``timm``. Raises MissingExtraError when it or torchvision, which it imports, is not installed."""
     require("timm", "this network")
     torchvision()
-    with warnings.catch_warnings():  # what of torch it still uses is its authors' to mend
+    with warnings.catch_warnings():  # other uses of torch in it are left to its authors
         warnings.simplefilter("ignore", DeprecationWarning)
         return importlib.import_module("timm")
 

@@ -14,7 +14,7 @@ HOLDERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
 
 
 def blocks_by_path(root: nn.Module) -> dict[str, nn.Module]:
-    """The repeated blocks of ``root`` by path, in the order of its modules: :func:`repeated_paths` says which they are."""
+    """The repeated blocks of ``root`` by path, in the order of its modules, as defined by :func:`repeated_paths`."""
     modules = dict(root.named_modules())
     children: dict[str, list[str]] = {path: [] for path in modules}
     for path in modules:
@@ -71,6 +71,6 @@ def holds(block: nn.Module, shared: Mapping[int, int]) -> bool:
 
 
 def unshared_blocks(module: nn.Module, blocks: list[nn.Module]) -> list[nn.Module]:
-    """Those of ``blocks`` that hold no parameter with a place outside of them: what FSDP2 can gather by itself."""
+    """Blocks without parameters shared with the outside: those that FSDP2 can gather separately."""
     shared = shared_parameters(module)
     return [b for b in blocks if not holds(b, shared)]

@@ -18,9 +18,9 @@ from gpuwise.workload.changes.change import Change, Sites
 
 
 def captured_with(subject: Any, changes: Sequence[Change] = (), parts: int = 1, **options: Any) -> tuple[Capture, Sites]:
-    """``subject`` (a ``Target``, or anything :func:`capture` takes) captured with ``changes``, and with the batches of
-    its loaders cut in ``parts``; ``options`` are those of :func:`capture`, those that are None left out; ``inputs`` are (shape,
-    format) pairs. Raises the user's own exceptions, and InputError."""
+    """``subject`` (a ``Target``, or anything :func:`capture` takes) captured with ``changes``, and with the batches of its
+    loaders cut in ``parts``; ``options`` are those of :func:`capture`, None means unset; ``inputs`` are (shape, format) pairs.
+    Raises the user's own exceptions, and InputError."""
     seen: list[Sites] = []
 
     @contextmanager
@@ -57,7 +57,7 @@ def _cut_loaders(parts: int) -> Iterator[list[int]]:
 
 
 def _input(shape: tuple[int, ...], form: str, batch: int | None) -> torch.Tensor:
-    """A stand-in of ``shape``, its first dimension ``batch`` where one is asked for."""
+    """A stand-in of ``shape``, with first dimension ``batch`` if given."""
     names = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
     first = shape[0] if batch is None else batch
     return torch.empty((first, *shape[1:]), dtype=getattr(torch, names.get(form, form)), device="meta")

@@ -27,7 +27,7 @@ Intervention = Callable[[FakeAccelerator], AbstractContextManager[Any]]
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What the program is told about the device it runs on."""
+    """Properties of the simulated device that the program sees."""
 
     capability: tuple[int, int] = (8, 0)
     name: str = "NVIDIA A100-SXM4-80GB"
@@ -131,7 +131,7 @@ def _run(
 
 
 def _on_device(program: Program, recorder: Recorder, device: str) -> None:
-    """Run one step. Training on the host mixes real and pretended tensors and fails; that is said as what it is."""
+    """Run one step. Training on the host mixes real and simulated tensors and fails; the error explains that."""
     try:
         program.step()
     except RuntimeError as error:

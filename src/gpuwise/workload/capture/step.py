@@ -1,5 +1,5 @@
 # pyright: basic
-"""The step that a module gets when its user gives none: forward, loss, backward, update, gradients let go."""
+"""The default step of a module: forward, loss, backward, update, gradients freed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ OPTIMIZERS = ("adamw", "adam", "sgd", "momentum", "rmsprop", "adagrad", "adafact
 
 
 def make_optimizer(optimizer: Any, parameters: list[nn.Parameter]) -> Any:
-    """An optimizer from a name, a class, a factory (called with the parameters), or one that is ready.
+    """An optimizer from a name, a class, a factory (called with the parameters), or an optimizer object.
 
     Raises UnknownNameError for an unknown name, MissingExtraError if its library is not installed, InputError if there is
     nothing to train.
@@ -66,8 +66,8 @@ def call_with(module: Callable[..., Any], inputs: Any) -> Any:
 
 
 def loss_of(output: Any, inputs: Any, loss: Any) -> torch.Tensor:
-    """A scalar: what ``loss`` makes of the output (and of the inputs if it takes two), ``output.loss``, or the mean of the
-    first floating tensor. Raises InputError if there is none."""
+    """A scalar: ``loss`` of the output (and of the inputs if it takes two), ``output.loss``, or the mean of the first floating
+    tensor. Raises InputError if there is none."""
     if loss is not None:
         value = loss(output, inputs) if _takes_two(loss) else loss(output)
     else:

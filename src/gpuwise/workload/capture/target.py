@@ -36,7 +36,7 @@ class Target:
     """A function, class or module in a person's file or package, and the settings it is called with; or a whole script."""
 
     text: str
-    """As given: ``train.py:make_step``."""
+    """The text as typed: ``train.py:make_step``."""
     file: Path | None
     """The file, or None for a dotted module name."""
     module: str
@@ -55,7 +55,7 @@ class Target:
 
     @property
     def name(self) -> str:
-        """For headings: ``train.py:make_step``, or ``train.py``."""
+        """Name for headings: ``train.py:make_step``, or ``train.py``."""
         place = self.file.name if self.file is not None else self.module
         return place if self.is_script else f"{place}:{self.attribute}"
 
@@ -124,7 +124,7 @@ class _Call:
 
 
 def _refuse_sizes(batch: int | None, seq: int | None) -> None:
-    """Raises InputError for what a script is told by its own command line."""
+    """Raises InputError for sizes that a script takes from its own command line."""
     for option, value in (("batch", batch), ("seq", seq)):
         if value is not None:
             raise InputError(
@@ -157,8 +157,8 @@ def _with_place(text: str, run: Callable[[], Capture]) -> Capture:
 def find_target(text: str, settings: Sequence[str] = (), *, arguments: Sequence[str] = (), whole: bool = False) -> Target:
     """Parse ``file.py:name`` or ``package.module:name``; ``settings`` are ``key=value`` texts.
 
-    ``:name`` may be left out: ``make_step``, or with ``whole`` the script itself where the file defines none (or has
-    ``arguments``, its own command line). Raises InputError for a file that is not there or a malformed text.
+    ``:name`` is optional. Default: ``make_step``, or with ``whole`` the script itself if the file defines no such function (or
+    has ``arguments``, its own command line). Raises InputError for a missing file or a malformed text.
     """
     place, colon, attribute = text.rpartition(":")
     named = bool(colon) and "/" not in attribute and not attribute.endswith(".py")

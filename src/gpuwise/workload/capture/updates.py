@@ -16,7 +16,8 @@ from gpuwise.workload.capture.device.patching import Patches
 from gpuwise.workload.capture.record.recorder import Recorder
 
 MOST_UPDATES = 256
-"""Updates of all optimizers after which one that has not updated is waited for no longer. Rule of this project."""
+"""Number of updates of all optimizers after which an optimizer without an update is no longer waited for. Rule of this
+project."""
 MOST_OPS = 400_000
 """Operations after which none is waited for, each some 50 us of capture. Rule of this project."""
 
@@ -40,7 +41,7 @@ class Updates:
         """Those that any optimizer has updated, by identity."""
         self._counts: Counter[int] = Counter()
         self._gone: list[tuple[int, str]] = []
-        """Those that have gone without an update: the number of updates of all until then, and words for it."""
+        """Optimizers freed without an update: the total number of updates until then, and a description."""
         self.rounds = self._n_gone = 0
 
     def __enter__(self) -> Updates:
@@ -92,7 +93,7 @@ class Updates:
             self._missing = set(self._built)
 
     def _see(self, optimizer: Any) -> None:
-        """Counts as an update where a parameter has a gradient, or had one that another optimizer has used meanwhile."""
+        """Counts as an update if a parameter has a gradient, or had one that another optimizer has used in the meantime."""
         parameters = _parameters(optimizer)
         updated = {id(p) for p in parameters if p.grad is not None}
         if updated or any(id(p) in self._parameters for p in parameters):
@@ -111,7 +112,7 @@ class Updates:
         return optimizer if optimizer is not None and _trained(optimizer) else None
 
     def _stands_for(self, optimizer: Any) -> bool:
-        """Whether it only wraps one that updates."""
+        """Whether it only wraps an optimizer that updates."""
         return any(id(v) in self._ever and id(v) not in self._missing for v in vars(optimizer).values())
 
     def is_complete(self, n_steps: int) -> bool:
@@ -132,7 +133,7 @@ class Updates:
 
     @property
     def _n_updates(self) -> int:
-        """Of the optimizer that has updated most often; of steps where none has."""
+        """Updates of the most active optimizer; number of steps if none has updated."""
         return max(len(self._recorder.spans), *self._counts.values(), 0)
 
     @property

@@ -32,20 +32,20 @@ class Site:
 
 @dataclass(slots=True)
 class Sites:
-    """Where a step does what changes are written at, each the first place met."""
+    """Places in the step where changes are written, each the first one encountered."""
 
     forward: list[Site]
     """The call of each model, in order."""
     backward: Site | None = None
     optimizer: Site | None = None
-    """Where the first optimizer is made."""
+    """Place where the first optimizer is created."""
     zero_grad: Site | None = None
     step: Site | None = None
     """The call of the first optimizer's ``step``."""
     loss: Site | None = None
     """The call of a cross entropy."""
     blocks: tuple[str, ...] = ()
-    """Paths of the lists of repeated blocks, with the model's variable where it is known: ``model.transformer.h``."""
+    """Paths of the lists of repeated blocks, with the model's variable if known: ``model.transformer.h``."""
     block_types: tuple[str, ...] = ()
     """Class names of the repeated blocks that no list holds alone."""
     large_linear: str = ""
@@ -79,4 +79,4 @@ class Sites:
 
 
 NOWHERE = Sites([])
-"""Nothing is known of the code."""
+"""No places in the code are known."""

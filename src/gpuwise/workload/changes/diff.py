@@ -1,10 +1,9 @@
-"""The lines of a person's own code that make a change: one writer for the diff that ``tune`` gives and for what ``fit`` and
-``plan`` show of one's own step.
+"""Lines of the user's code that make a change: one writer for the diff of ``tune`` and for ``fit`` and ``plan`` with own code.
 
-A writer gives edits of the script where the change is one that a reader can check at a glance: arguments of
-``DataLoader(...)``, of an optimizer of torch and of ``zero_grad()``; settings of one line after the imports; lines on the
-model, behind the optimizer that takes its parameters; a ``with`` around the forward pass. Where the place is not known, or
-the change is more than that, it gives a sketch: the lines to write, under where they go.
+A writer returns edits of the script if a reader can check the change at a glance: arguments of ``DataLoader(...)``, of an
+optimizer of torch and of ``zero_grad()``; settings of one line after the imports; lines on the model, behind the optimizer
+that takes its parameters; a ``with`` around the forward pass. If the place is unknown, or the change is larger, it returns a
+sketch: the lines to write, under their place.
 """
 
 from __future__ import annotations

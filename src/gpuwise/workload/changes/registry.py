@@ -32,7 +32,7 @@ SAME, NUMBERS, STATES, ADAPTERS, OTHER = (
     "other training",
 )
 KINDS = (SAME, NUMBERS, STATES, ADAPTERS)
-"""What a remedy may do to the training, the gentlest first."""
+"""Possible effects of a remedy on the training, least to most."""
 TRAINING_WORDS: dict[Training, str] = {
     "exact": SAME,
     "order": SAME,
@@ -76,7 +76,7 @@ class Lever:
     devices: tuple[str, ...]
     """Kinds of device on which it can make a difference."""
     code: str
-    """What a person would write in the script, at least in outline; ``{value}`` is the value's place."""
+    """Code to write in the script, at least in outline; ``{value}`` is the placeholder of the value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +111,7 @@ class ChangeKind:
 
     @property
     def put_on(self) -> Lever:
-        """The lever. Raises ValueError for a change that is none."""
+        """The lever. Raises ValueError if it is not a change."""
         if isinstance(self.lever, Why):
             raise ValueError(f"{self.name} is not a lever: {self.lever.text}")
         return self.lever
@@ -446,7 +446,7 @@ def labels(changes: Sequence[Change]) -> str:
 
 
 def training_of(changes: Sequence[Change]) -> str:
-    """What changes made together do to the training: the furthest-reaching of their words."""
+    """Effect of combined changes on the training: the strongest of theirs."""
     order = [*KINDS, OTHER]
     return max((kind_of(c).training_words for c in changes), key=order.index, default=SAME)
 

@@ -61,7 +61,7 @@ class Script:
         return self.source.splitlines(keepends=True)
 
     def offset(self, line: int, column: int) -> int:
-        """Of a place that ``ast`` names: lines from 1, columns in bytes of UTF-8."""
+        """Offset of a position from ``ast``: lines from 1, columns in bytes of UTF-8."""
         before = sum(len(row) for row in self.rows[: line - 1])
         return before + len(self.rows[line - 1].encode()[:column].decode())
 
@@ -94,7 +94,7 @@ class Script:
                     yield body
 
     def is_alone(self, node: ast.stmt) -> bool:
-        """Whether nothing else stands on the statement's lines."""
+        """Whether the statement is alone on its lines."""
         first, last = self.rows[node.lineno - 1], self.rows[(node.end_lineno or node.lineno) - 1]
         indent = first[: len(first) - len(first.lstrip())]
         return len(indent.encode()) == node.col_offset and ";" not in last.split("#")[0] and last.endswith("\n")
@@ -116,7 +116,7 @@ class Script:
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """Characters ``begin`` to ``end`` of a script's source, and what stands there then."""
+    """Replacement of the characters ``begin`` to ``end`` of a script's source."""
 
     script: Script
     begin: int
@@ -134,7 +134,7 @@ class Arguments:
 
 
 def edited(script: Script, edits: Sequence[Edit | Arguments]) -> str | None:
-    """The changed source; None where it would be no Python any more. Edits of one place stand in the order given."""
+    """The changed source; None if it would not be valid Python. Edits of one place are applied in order."""
     source = script.source
     plain = list(dict.fromkeys(e for e in edits if isinstance(e, Edit) and e.script is script))
     arguments_of: dict[ast.Call, dict[str, object]] = {}
@@ -160,7 +160,7 @@ def hunks(script: Script, new_source: str) -> list[str]:
         if tag == "equal":
             continue
         margin = min((len(t) - len(t.lstrip()) for t in (*old[i:j], *new[a:b]) if t.strip()), default=0)
-        # what is put in stands behind the line before it
+        # insertions go behind the line before
         at = Site(script.file, script.first_line + (i if j > i else max(i - 1, 0)), "")
         lines.append(f"@ {at.where}")
         lines += [f"- {t[margin:]}" for t in old[i:j]] + [f"+ {t[margin:]}" for t in new[a:b]]
@@ -193,7 +193,7 @@ def is_unclear(call: ast.Call) -> bool:
 
 
 class Code:
-    """What is known of a person's code: the whole script, or the sites that a capture of it noticed."""
+    """Known parts of the user's code: the whole script, or the places that a capture noted."""
 
     def __init__(self, sites: Sites = NOWHERE, script: Script | None = None, *, is_blind: bool = False) -> None:
         """``is_blind``: as if no line could be read."""
@@ -217,7 +217,7 @@ class Code:
         return self._lines[key]
 
     def calls(self, site: Site | None, names: Iterable[str]) -> tuple[Script | None, list[ast.Call]]:
-        """Calls by name: those on the line of ``site``, or all of the script where no site is known."""
+        """Calls by name: those on the line of ``site``, or all calls of the script if no site is known."""
         script = self.near(site)
         if script is None:
             return None, []

@@ -24,7 +24,7 @@ DOUBLED = 0.5
 
 
 def no_arguments(_: Strategy) -> Iterator[Any]:
-    """Nothing worth asking for."""
+    """A change without arguments."""
     return iter(())
 
 
@@ -169,7 +169,7 @@ def _other_recompute(s: Strategy) -> Iterator[Any]:
 
 CHECKPOINTING = StrategyEffect(_recompute, _more_recompute, _other_recompute)
 PARAMETERS = "parameters"
-"""What an offload of the optimizer takes along, as its argument."""
+"""Argument of an optimizer offload that includes the parameters."""
 
 
 def _offload(s: Strategy, what: Any) -> Strategy:
@@ -271,7 +271,7 @@ VIRTUAL_STAGES = StrategyEffect(_stages, near=_near_stages)
 
 
 def changes_between(before: Strategy, after: Strategy) -> tuple[Change, ...]:
-    """The changes that lead from one strategy to another, the most telling first; what no change names is left out."""
+    """The changes that lead from one strategy to another, the most important first; differences without a change are omitted."""
     changes: list[Change] = []
     if after.quantized_base and not before.quantized_base:
         changes.append(Change("qlora", adapter_argument(after.lora_rank, after.lora_targets)))

@@ -15,7 +15,7 @@ from gpuwise.workload.changes.strategy import rank_and_targets
 
 TORCH_FORMAT = {"bf16": "torch.bfloat16", "fp16": "torch.float16"}
 STEP = "    "
-"""What a line inside a block is indented by."""
+"""Indentation of a line inside a block."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ def _with_arguments(code: Code, site: Site | None, names: Sequence[str], place: 
 
 
 def _loader(**argument_kinds: str) -> Writer:
-    """``wanted``: argument names, whose value is the change's own or True."""
+    """``wanted``: argument names; the value is the change's own or True."""
 
     def write(code: Code, value: Any) -> Written:
         arguments: dict[str, object] = {
@@ -259,8 +259,8 @@ def _autocast(code: Code, form: Any) -> Written:
 
 
 def _forward_part(script: Script, code: Code) -> tuple[int, int, bool] | None:
-    """Lines from the forward pass to before the backward pass, and whether the backward pass stands in the same block; None
-    where they cannot be indented as they are."""
+    """Lines from the forward pass to before the backward pass, and whether the backward pass is in the same block; None if
+    they cannot be indented as they are."""
     line = code.sites.forward[0].line - script.first_line + 1
     back = code.sites.backward
     for body in script.bodies():
@@ -327,7 +327,7 @@ ADAM_ARGUMENTS = SHARED_ARGUMENTS | {"betas", "eps", "amsgrad"}
 
 
 def _optimizer(code: Code, name: Any) -> Written:
-    """The optimizer's class on its own line replaced, its arguments kept where the other knows them."""
+    """The optimizer's class on its own line replaced, keeping the arguments that the new class accepts."""
     class_path = OPTIMIZER_CLASS.get(str(name), f"torch.optim.{name}")
     more: dict[str, object] = {"momentum": 0.9} if name == "momentum" else {}
     imports = ("import bitsandbytes",) if name == "adamw8bit" else ()
@@ -384,7 +384,7 @@ def _zero_after_step(code: Code, _: Any) -> Written:
 
 
 def _statement(script: Script, site: Site) -> ast.stmt | None:
-    """The simple statement on the line of ``site``, if it stands alone."""
+    """The simple statement on the line of ``site``, if it is alone there."""
     line = site.line - script.first_line + 1
     for body in script.bodies():
         for node in body:
@@ -437,4 +437,4 @@ WRITERS: dict[str, Writer] = {
     "chunked_loss": _chunked_loss, "optimizer": _optimizer, "micro_batches": _micro_batches,
     "zero_after_step": _zero_after_step, "step_in_backward": _step_in_backward, "offload_optimizer": _offload_optimizer,
 }  # fmt: skip
-"""By the change's name."""
+"""Writers by the change's name."""

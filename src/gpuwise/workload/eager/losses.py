@@ -7,8 +7,8 @@ from gpuwise.workload.eager.tape import Tape, Value, cast, each, spec
 
 
 def chunked_cross_entropy(t: Tape, x: Value, w: Value) -> Value:
-    """Over [T, H] x [V, H]' in chunks of so many rows that their logits are about as large as x: the loss, and in the same pass
-    both gradients, which the backward scales (Liger-Kernel ``fused_linear_cross_entropy.py``)."""
+    """Loss of [T, H] x [V, H]' in chunks whose logits are about as large as x, and in the same pass both gradients, which the
+    backward scales (Liger-Kernel ``fused_linear_cross_entropy.py``)."""
     (rows, hidden), vocab = x.shape, w.shape[0]
     chunk = 1 << (-(-rows // -(-vocab // hidden)) - 1).bit_length()
     turned = t.flipped(w, 0, 1, "t")

@@ -1,9 +1,8 @@
-"""The modules that every eager block is made of, as Hugging Face's run in eager PyTorch, operation by operation.
+"""Modules of the eager blocks, operation by operation, as Hugging Face models run in eager PyTorch.
 
-Written on a :class:`~gpuwise.workload.eager.tape.Tape` from the dimensions alone; what is written is what a capture of the same
-configuration records (transformers 5, ``modeling_llama``, ``modeling_gpt2``, ``modeling_gemma3``, ``modeling_bert``,
-``modeling_vit``, ``integrations.moe``). Shapes: B sequences, S tokens, H hidden, A heads, K kv heads, D head dim, T = B S,
-E experts.
+Written on a :class:`~gpuwise.workload.eager.tape.Tape` from the dimensions alone; the result equals a capture of the same
+configuration (transformers 5, ``modeling_llama``, ``modeling_gpt2``, ``modeling_gemma3``, ``modeling_bert``, ``modeling_vit``,
+``integrations.moe``). Shapes: B sequences, S tokens, H hidden, A heads, K kv heads, D head dim, T = B S, E experts.
 """
 
 from __future__ import annotations
@@ -31,24 +30,24 @@ from gpuwise.workload.eager.tape import (
 )
 
 TURNED = ("gpt-2",)
-"""Families whose weights are held the other way round (transformers ``Conv1D``)."""
+"""Families whose weights are stored transposed (transformers ``Conv1D``)."""
 UNQUANTIZED = ("head", "router")
-"""Products that stay in 16 bits where the others are held in 4 (transformers leaves the output head out)."""
+"""Products that stay in 16 bits where the others are stored in 4 (transformers excludes the output head)."""
 SCALED_TOGETHER, SCALES_TOGETHER = 64, 256
 """4-bit weights that share an 8-bit scale, and scales that share an fp32 one (arXiv 2305.14314, section 3)."""
 DROPOUT = 0.1
-"""Of a stack that always has it on (BERT's ``hidden_dropout_prob``)."""
+"""Dropout of a stack that always enables it (BERT's ``hidden_dropout_prob``)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Modules:
-    """Writes modules of ``arch`` at ``point``: weights in ``held``, products in ``computes``."""
+    """Writes modules of ``arch`` at ``point``: weights stored in ``held``, products in ``computes``."""
 
     t: Tape
     arch: Architecture
     point: Point
     mask: Value | None = None
-    """What is added to attention scores that are written out: [B, 1, S, S] of a decoder, [B, 1, 1, S] of padded tokens."""
+    """Mask added to written attention scores: [B, 1, S, S] of a decoder, [B, 1, 1, S] of padded tokens."""
 
     @property
     def hidden_dropout(self) -> float:
@@ -69,12 +68,13 @@ class Modules:
 
     @property
     def weight_dtype(self) -> str:
-        """Format in which the weights are held: fp32 under autocast, which casts them in each forward."""
+        """Format of the stored weights: fp32 under autocast, which casts them in each forward."""
         return "fp32" if self.point.autocast else self.computes
 
     @property
     def autocast(self) -> bool:
-        """Adapters are held in fp32 (PEFT ``autocast_adapter_dtype``), so that half-precision ones run under autocast."""
+        """Whether autocast is on; adapters are stored in fp32 (PEFT ``autocast_adapter_dtype``), so half-precision ones run
+        under autocast."""
         return self.point.autocast or (self.point.lora_rank > 0 and self.computes in ("bf16", "fp16"))
 
     def weight(self, *shape: int) -> Value:
@@ -107,8 +107,8 @@ class Modules:
         return t.view(output, (*x.shape[:-1], n), "_unsafe_view") if len(x.shape) > 2 else output
 
     def _four_bit_product(self, x: Value, n: int, bias: Value | None) -> Value:
-        """bitsandbytes' ``Linear4bit``: the weights written out for the product, and once more for the gradient of the
-        input; no copy of either is kept."""
+        """bitsandbytes' ``Linear4bit``: the weights dequantised for the product, and again for the input gradient; no copy is
+        saved."""
         t, form, k = self.t, x.dtype, x.shape[-1]
         packed = t.leaf((n * k // 2,), "u8", frozen=True)
         scales = t.leaf((n * k // SCALED_TOGETHER,), "u8", frozen=True)
@@ -221,7 +221,7 @@ def product(t: Tape, x: Value, w: Value, bias: Value | None = None) -> Value:
         order = (0, 1) if bias is not None else (1, 0)
         for which in order:
             if which and w.needs_grad:
-                if w.spec.stride[0] == 1:  # the transposed product, so that the gradient lies as the weight does
+                if w.spec.stride[0] == 1:  # the transposed product, so that the gradient has the weight's layout
                     turned = t.flipped(g[0], 0, 1, "t")
                     output = t.run("mm", [turned, x], [spec((w.shape[1], w.shape[0]), x.dtype)])[0]
                     back[1] = t.flipped(output, 0, 1, "t")

@@ -58,7 +58,7 @@ class Node:
     op: int
     """Position of the forward operation."""
     saves: str
-    """``inputs`` (kept before the kernel runs), ``outputs`` (after it) or nothing: where a recomputation may stop."""
+    """``inputs`` (saved before the kernel runs), ``outputs`` (after it) or nothing: where a recomputation may stop."""
     outputs: list[Value] = field(default_factory=list["Value"])
 
 
@@ -85,7 +85,7 @@ def laid(shape: Shape, strides: Shape, dtype: str) -> TensorSpec:
 
 @lru_cache(maxsize=4096)
 def _mergeable(one: TensorSpec, shape: Shape) -> bool:
-    """Whether ``one`` can be seen as ``shape`` without a copy: what is merged must lie together."""
+    """Whether ``one`` can be viewed as ``shape`` without a copy: merged dimensions must be contiguous."""
     runs: list[list[int]] = []
     for size, stride in zip(one.shape, one.stride, strict=True):
         if size == 1:
@@ -131,7 +131,7 @@ def _signature(
     attributes: tuple[tuple[str, object], ...],
     call: dict[str, Any],
 ) -> Signature:
-    """Of a call; ``call`` follows from the other arguments."""
+    """Signature of a call; ``call`` follows from the other arguments."""
     key = (name, overload, inputs, outputs, attributes)
     if (known := _signatures.get(key)) is not None:
         return known
@@ -162,13 +162,13 @@ class Tape:
         self.phase = int(Phase.FORWARD)
         self.modules = [""]
         self.parts = [0]
-        """Of each module: which part of the model it belongs to."""
+        """Part of the model of each module."""
         self.part = 0
         self.module = 0
         self.nodes: list[Node] = []
         self._signatures: dict[tuple[Any, ...], int] = {}
         self._known: dict[tuple[Any, ...], int] = {}
-        """The same by the identity of the specs, which :attr:`_alive` keeps from being another's."""
+        """The same by the identity of the specs; :attr:`_alive` keeps them alive so that no identity is reused."""
         self._alive: list[TensorSpec] = []
         self._made: list[Signature] = []
         self._ops: list[tuple[int, int, int, int]] = []
@@ -206,7 +206,7 @@ class Tape:
         return tuple(self._made)
 
     def mark(self) -> Mark:
-        """What is written so far."""
+        """Current position on the tape."""
         return Mark(len(self._ops), self._storages, len(self.held), len(self.unpacking))
 
     # --- tensors and operations ---
@@ -371,13 +371,13 @@ class Tape:
         return marks + [self.mark()] * (len(borders) - len(marks))
 
     def reduced(self) -> None:
-        """From here on a gradient is summed to its input's shape: what the node's formula took is let go."""
+        """From here on a gradient is summed to its input's shape; inputs of the node's formula are freed."""
         if self._reduced is None:
             self._reduced = len(self._ops)
 
     def _hold(self, first: int, given: set[int], node: Node) -> None:
-        """What a node's backward makes lives to the end of its formula, what it was given and what was saved to the end of
-        the sums behind it; what was saved in a forward that ran again is let go with the formula."""
+        """Lifetime rule: tensors created in a node's backward live to the end of its formula; its inputs and saved tensors to
+        the end of the following sums; tensors saved in a recomputed forward are freed with the formula."""
         last = len(self._ops) - 1
         end = last if self._reduced is None else self._reduced - 1
         storages = {s for op in range(first, last) for s in self._flow[op][1]}
@@ -467,7 +467,7 @@ def cast(t: Tape, x: Value, dtype: str) -> Value:
 
 
 def _copied(t: Tape, x: Value, dtype: str) -> Value:
-    """A copy keeps how the tensor lies; what is spread is made dense."""
+    """A copy preserves the layout; expanded tensors become dense."""
     dense = 0 in x.spec.stride and math.prod(x.shape) > 1
     layout = spec(x.shape, dtype) if dense else laid(x.shape, x.spec.stride, dtype)
     return t.run("_to_copy", [x], [layout], attributes=(("dtype", dtype),))[0]

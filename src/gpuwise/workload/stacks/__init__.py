@@ -1,4 +1,4 @@
-"""Training software, one TOML file a stack: what runs and is fused, how memory is held, what it can lay out, what exports it."""
+"""Training software, one TOML file per stack: kernels and fusion, memory rules, layout rules, export tools."""
 
 from __future__ import annotations
 

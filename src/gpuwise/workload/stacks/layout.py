@@ -42,11 +42,11 @@ class LayoutRules:
     offload_unsharded: bool = True
     """An optimizer may be in host memory on several data-parallel ranks that shard nothing."""
     widens_unsharded: bool = True
-    """Gradients of 16-bit weights may be added up in fp32 on several ranks that shard nothing; else that is laid out only where
-    ``--sharding none`` asks for it."""
+    """Gradients of 16-bit weights may be accumulated in fp32 on several ranks without sharding; otherwise only with
+    ``--sharding none``."""
     asked_only: frozenset[str] = frozenset()
-    """Of ``recompute_every``, ``offload_activations``, ``offload_optimizer`` and ``selective``, what PyTorch has and the stack's
-    own tool no option for: laid out only where it is asked for."""
+    """Options among ``recompute_every``, ``offload_activations``, ``offload_optimizer`` and ``selective`` that PyTorch has but
+    the stack's own tool lacks: used only on request."""
     expert_tensor: bool = False
     """Experts may be divided over the tensor ranks."""
     chooses_dispatch: bool = False
@@ -58,14 +58,14 @@ class LayoutRules:
     half_moments: bool = False
     """It has one for AdamW's moments in 16 bits."""
     with_adapters: LayoutRules | None = None
-    """What it can lay out under adapters, where that is something else."""
+    """Layouts under adapters, if they differ."""
 
     def under(self, *, adapters: bool) -> LayoutRules:
         """These rules, or those under adapters where there are ``adapters`` and others hold."""
         return self.with_adapters or self if adapters else self
 
     def has(self, asked: Mapping[str, int | str | bool]) -> bool:
-        """Whether the stack can lay out what a person asked for; ``asked``: fields of a strategy by name."""
+        """Whether the stack supports the requested ``asked`` (strategy fields by name)."""
         pipeline = int(asked.get("pp", 1)) > 1
         shardings = self.shardings_with_pipeline if pipeline else self.shardings
         return (

@@ -20,7 +20,7 @@ class MemoryRules:
     source: str
     weight_gradient: str
     """``cached``: one compute-format dummy for each weight shape, never freed (Transformer Engine get_dummy_wgrad);
-    ``transient``: made in the compute format, added to the gradient buffer, freed; ``kept``: it is the gradient."""
+    ``transient``: computed in the compute format, added to the gradient buffer, freed; ``kept``: it is the gradient."""
     gradients: str
     """``buffer``: allocated once; ``backward``: appear during the backward and are freed after the update."""
     half_gradients: str
@@ -52,7 +52,7 @@ class MemoryRules:
     keeps_gathered: bool = False
     """Gathered weights stay from the forward to the backward of what is not recomputed: torch's own linear saves them."""
     loads_whole: bool = False
-    """The whole model lies on the device before it is sharded: what was reserved for it stays so."""
+    """The whole model is loaded on the device before it is sharded, and its reserved memory stays."""
     sharded_bucket_elements: float = 0.0
     """Elements, at most, of the bucket that sharded gradients are reduced in, in their format; 0: no such bucket."""
     copies_half_gradients: bool = False

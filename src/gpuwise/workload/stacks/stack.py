@@ -39,19 +39,19 @@ class Instead:
     """The stacks that take the place of one, by reason."""
 
     asked: tuple[str, ...] = ()
-    """Where it does not have what was asked for: the first that can."""
+    """Stacks to use instead if it lacks a requested option: the first that has it."""
     before_fused: str = "eager-fsdp"
     """In the years before :data:`FUSED_SINCE`."""
     before_fused_why: str = "PyTorch before torch.compile"
     compiled: str = "compiled-fsdp"
     """Under ``torch.compile``."""
     own_script: str = ""
-    """Where a model is made by a script of one's own, if that holds gathered weights longer."""
+    """Stack for a model created by the user's own script, if that keeps gathered weights longer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """What tools need to know to start a plan of a stack."""
+    """Information that export tools need to start a plan of a stack."""
 
     tool: str = ""
     """The tool of ``gpuwise.export`` that a plan is timed for; empty: none of them."""
@@ -87,13 +87,13 @@ class Stack:
     fused_optimizer: bool
     """One multi-tensor kernel; otherwise ``foreach`` passes with temporaries."""
     dropout: bool
-    """Hidden and attention dropout are on (Megatron's and GPT-2's default 0.1), whatever the model's configuration says."""
+    """Hidden and attention dropout are on (Megatron's and GPT-2's default 0.1), regardless of the model's configuration."""
     layout_copies: int
     """Extra copies of the attention's q, k, v or output tensors made by transposes, per layer forward."""
     selective_recompute: str
-    """What ``selective`` means: ``core-attention`` (Korthikanti, arXiv 2205.05198) or ``per-op`` (every second matmul
-    output kept; ``per-op-compiled`` where a compiler drops the last one, which nothing reads) or ``norms`` (latent attention's
-    up-projections, every norm and the experts' activation, whose input is kept in 8 bits: arXiv 2412.19437)."""
+    """Meaning of ``selective``: ``core-attention`` (Korthikanti, arXiv 2205.05198) or ``per-op`` (every second matmul output
+    saved; ``per-op-compiled`` where a compiler drops the last one, which nothing reads) or ``norms`` (latent attention's
+    up-projections, every norm and the experts' activation, whose input is saved in 8 bits: arXiv 2412.19437)."""
     attention_kernel: str
     """Implementation of fused attention: ``flash`` (the best of the device's family: what Transformer Engine picks) or
     ``fa2`` (torch SDPA and flash-attn 2, on every family)."""
@@ -105,8 +105,8 @@ class Stack:
     dropout_of_model: bool = False
     """Dropout is on where the model's configuration has it (:attr:`Architecture.dropout`)."""
     keeps_output: bool = True
-    """The training loop holds the model's output, its logits, until the backward ends (``outputs = model(..)``); otherwise
-    they are gone when the forward is."""
+    """The training loop references the model's output, its logits, until the backward ends (``outputs = model(..)``);
+    otherwise they are freed after the forward."""
     without_logits: bool = False
     """Its loss never holds all logits, unasked."""
     chunked_loss_option: str = ""
@@ -122,7 +122,7 @@ class Stack:
     half_weights: bool = False
     """Full fine-tuning holds weights, gradients and states in the compute format, without fp32 copies."""
     half_gradients: bool = False
-    """With fp16 weights gradients are accumulated in fp16 (DeepSpeed's runtime/fp16), unless somebody says otherwise."""
+    """By default, gradients of fp16 weights are accumulated in fp16 (DeepSpeed's runtime/fp16)."""
     native_gqa: bool = True
     """Attention reads grouped keys and values as they are; otherwise they are repeated to every query head first."""
     regathers_input: bool = True
@@ -132,10 +132,9 @@ class Stack:
     quantized_keeps_input: bool = False
     """A frozen 4-bit linear keeps its input in fp32."""
     checkpoints: bool = False
-    """Layers are recomputed unless somebody says otherwise."""
+    """Layers are recomputed by default."""
     checkpoints_quantized: bool = False
-    """Layers over frozen 4-bit weights are recomputed unless somebody says otherwise (PEFT
-    ``prepare_model_for_kbit_training``)."""
+    """Layers over frozen 4-bit weights are recomputed by default (PEFT ``prepare_model_for_kbit_training``)."""
     quantized_fp32_norms: bool = False
     """Beside frozen 4-bit weights the norms' are in fp32, and so is what they give: a 4-bit linear returns the format of its
     input, so the residual stream is in fp32 from the first layer on."""
@@ -144,21 +143,21 @@ class Stack:
     masks_windows: bool = False
     """A window is a mask of every pair of tokens, which SDPA keeps; keys and values are then repeated to every head."""
     keeps_expert_outputs: bool = False
-    """The experts' results are kept for the gradient of the routing weights they are multiplied with."""
+    """The experts' results are saved for the gradient of the routing weights."""
     expert_streams: bool = False
     """Each expert's product is a launch of the matmul library, on streams side by side (Transformer Engine GroupedLinear);
     otherwise one grouped kernel."""
     trains_prediction: bool = False
     """A model's multi-token-prediction blocks are trained with it, behind the last layer."""
     per_op: bool = False
-    """Plain PyTorch: every operation of the modules is a row of its own (``transformer.eager``), no fit of the whole."""
+    """Plain PyTorch: every operation of the modules is a separate row (``transformer.eager``), without a fit of the whole."""
     compiled: bool = False
     """With ``per_op``: forward and backward through ``torch.compile``."""
     fsdp_gathers_half: bool = True
     """Sharded parameters travel in the compute format."""
     fused_cast: bool = True
-    """One kernel casts a product's input to 8 bits in both layouts; otherwise its largest value is looked for first, and
-    each layout is a pass of its own."""
+    """One kernel casts a product's input to 8 bits in both layouts; otherwise its largest value is found first, and each
+    layout is a separate pass."""
     gathers_quantized: str = ""
     """Tensor-parallel gathers that travel in the products' 8- or 4-bit format: ``all``, ``inputs`` (not the gradients of
     outputs) or none. With a scale per row everything travels in the compute format."""
@@ -167,9 +166,9 @@ class Stack:
     recompute_regathers: bool = True
     """The backward of a fully recomputed layer gathers a column-parallel input again beside the recomputed gather."""
     bucket_elements: float = 0.0
-    """Gradients (and gathered parameters) travel in pieces of so many elements; 0: all at once."""
+    """Elements per communication bucket of gradients (and gathered parameters); 0: all at once."""
     bucket_elements_per_rank: float = 0.0
-    """Where larger: so many elements for each rank of the data-parallel group."""
+    """Elements per bucket and data-parallel rank, if that is larger."""
     hides_reduction: bool = True
     """Replicated gradients are reduced while the last backward still runs."""
     shards_by_layer: bool = False
@@ -178,17 +177,18 @@ class Stack:
     """Its offload of the optimizer is FSDP's: sharded parameters and gradients are on the host as well, and a layer's go up for
     each of its passes."""
     accumulates_on_host: bool = False
-    """Where the optimizer is offloaded, the sum of the micro-batches' gradients is on the host: up to be added to, and down."""
+    """With an offloaded optimizer, gradients of micro-batches are accumulated on the host: the sum is copied to the device and
+    back."""
     loops_over_parameters: bool = False
     """In fp32 the optimizer's update is a Python loop of small operations on one parameter after another."""
     fused_since: int = FUSED_SINCE
     """Year from which its attention is fused."""
     own_exchange: bool = False
-    """It hid its experts' exchange before :data:`HIDDEN_EXPERTS_SINCE`."""
+    """Whether it overlapped its expert all-to-all before :data:`HIDDEN_EXPERTS_SINCE`."""
     hides_sharded_states: bool = True
     """The same with sharded optimizer states, whose parameters are also gathered while the next forward runs."""
     like: str = ""
-    """The stack whose facts, and fitted costs, it has where it has none of its own."""
+    """Stack whose facts and fitted costs it uses where it has none of its own."""
     memory: MemoryRules = field(kw_only=True, compare=False)
     layout: LayoutRules = field(kw_only=True, compare=False)
     instead: Instead = field(kw_only=True, compare=False)
@@ -228,7 +228,7 @@ class Release:
     version: str
     date: datetime.date
     source: str
-    """Of the facts before and after."""
+    """Source of these facts."""
     what: str
     """The difference, in words."""
     before: dict[str, Any]

@@ -25,7 +25,7 @@ def describes(arch: Architecture, point: Point) -> bool:
     described &= arch.moe is None or not arch.moe.n_shared or arch.moe.shared_gate
     whole = point.tp == point.cp == point.ep == 1 and point.packed_document_len is None
     plain = point.precision in ("bf16", "fp16", "fp32", "tf32")
-    if point.quantized_base:  # experts held as one tensor are no linear layers that bitsandbytes converts
+    if point.quantized_base:  # experts stored as one tensor are not linear layers that bitsandbytes converts
         described &= arch.moe is None and point.lora_rank > 0 and point.precision in ("bf16", "fp16")
     return described and whole and plain
 

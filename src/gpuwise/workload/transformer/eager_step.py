@@ -1,7 +1,7 @@
 """One micro-batch of a transformer in eager PyTorch, as if captured: every kind of layer once between its neighbours.
 
-Layers repeat, so a few stand for all: the first kind, every kind in turn, and the last kind again. The counted instance of
-each kind has a layer before and behind it, which matters where a compiler fuses over the border.
+Layers repeat, so a few represent all: the first kind, every kind in turn, and the last kind again. The counted instance of
+each kind has a layer before and behind it, which matters if a compiler fuses across layers.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""A tape whose layers repeat: a period of them is written once, and its operations are numbered as often as it runs.
+"""A tape with repeated layers: a period is written once, and its operations are numbered for each repetition.
 
-Equal layers write equal operations, in the forward and in the backward; what differs is the number of an operation and of a
-storage, and by how much follows from what one period writes. So three layers stand for eighty, operation by operation: the
-one before the period (whose output it reads), the period, and the one behind it (whose backward hands it its gradient).
+Equal layers write equal operations, in the forward and in the backward; only the numbers of operations and storages differ, by
+offsets that follow from one period. So three layers represent eighty, operation by operation: the one before the period (whose
+output it reads), the period, and the one behind it (whose backward passes it its gradient).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Period(NamedTuple):
 
 
 def period_of(kinds: Sequence[str]) -> Period | None:
-    """The period that leaves fewest layers to write, with a layer of its own kind on either side; None where nothing repeats."""
+    """The period that leaves the fewest layers to write, with a layer of its own kind on either side; None without repetition."""
     best = None
     for length in range(1, min(LONGEST_PERIOD, len(kinds) // 2) + 1):
         first = 0
@@ -46,8 +46,8 @@ def period_of(kinds: Sequence[str]) -> Period | None:
 
 
 class Borders(NamedTuple):
-    """Where a period stands on a tape: ``before`` is the start of the layer before it; in the backward, ``behind`` is the start
-    of the layer behind it, and the period's own ends with ``back_end``."""
+    """Position of a period on a tape: ``before`` is the start of the layer before it; in the backward, ``behind`` is the start
+    of the layer behind it, and the period's own part ends with ``back_end``."""
 
     before: Mark
     first: Mark
@@ -59,8 +59,8 @@ class Borders(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """What a tape says, flat: of each operation [N] its signature, phase, flag and layer, of each read and write its operation
-    and storage, and the storages that variables hold."""
+    """A tape as flat arrays: per operation [N] its signature, phase, flag and layer; per read and write its operation and
+    storage; and the storages that variables reference."""
 
     signature: I64
     phase: I64
@@ -72,7 +72,7 @@ class Columns:
     writes: I64
     write_op: I64
     held: I64
-    """[H, 3] storage, operation, operation where the forward runs again: :attr:`Tape.held`."""
+    """[H, 3] storage, operation, operation if the forward is recomputed: :attr:`Tape.held`."""
     unpacking: I64
     """[U, 2] :attr:`Tape.unpacking`."""
     trained: I64

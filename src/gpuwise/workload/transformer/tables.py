@@ -69,7 +69,7 @@ def _encoder_table(arch: Architecture, point: Point) -> OpTable | None:
 
 
 def encoder_side(arch: Architecture, encoder: Encoder) -> Architecture:
-    """The encoder of ``arch`` as a model of its own."""
+    """The encoder of ``arch`` as a separate model."""
     return replace(
         arch,
         kind="encoder",
@@ -126,7 +126,7 @@ def selected_modules(names: tuple[str, ...]) -> NDArray[np.bool_]:
 
 
 def _flagged(names: Sequence[str], predicate: Callable[[str], bool]) -> NDArray[np.bool_]:
-    """Which names are wanted; a table of many points repeats a few dozen names."""
+    """Flags of the requested names; a table of many points repeats a few dozen names."""
     flags = {name: predicate(name) for name in dict.fromkeys(names)}
     return np.array([flags[name] for name in names], bool)
 
@@ -150,15 +150,15 @@ def saved_bytes(table: OpTable, policy: str, selective_recompute: str, input_byt
         core = np.array([n.endswith(".core") for n in table.name], bool)
         fused = core & ((table.flag & FUSED_ATTENTION) > 0)
         stays = np.where(core, table.bytes_read, 0.0) + np.where(fused, table.bytes_written, 0.0)
-        # never more than is kept without recomputation (grouped keys may be kept as they are)
+        # at most the bytes saved without recomputation (grouped keys may be saved as they are)
         return float(np.minimum(np.where(core, stays * table.count, row_bytes), row_bytes).sum())
     last = 0.0 if selective_recompute == "per-op-compiled" else 1.0
     return min(_every_second_output(table, last) + input_bytes, float(row_bytes.sum()))
 
 
 def _saved_without_modules(table: OpTable) -> float:
-    """Bytes kept where the modules of :func:`selected_modules` are repeated: latent attention keeps its latents and the
-    core's output and statistics, experts the activation's input but not its output."""
+    """Bytes saved if the modules of :func:`selected_modules` are recomputed: latent attention saves its latents and the core's
+    output and statistics, experts the activation's input but not its output."""
     row_bytes = table.saved_bytes * table.count
     latent = LATENT.own_row in table.name
     for i, name in enumerate(table.name):
@@ -174,8 +174,8 @@ AFTER_ACTIVATION = tuple(row for block in KINDS for row in block.after_activatio
 
 
 def _saved_without_norms(table: OpTable) -> float:
-    """Bytes kept where norms are repeated too and what the activation reads is kept in 8 bits (DeepSeek-V3, arXiv
-    2412.19437, sections 3.2.3 and 3.3.3)."""
+    """Bytes saved if norms are recomputed too and the activation's input is saved in 8 bits (DeepSeek-V3, arXiv 2412.19437,
+    sections 3.2.3 and 3.3.3)."""
     row_bytes = table.saved_bytes * table.count
     is_recomputed = np.isin(table.name, (*AFTER_NORM, *AFTER_ACTIVATION))
     narrow = _flagged(table.name, lambda name: name.endswith(".activation")) & ("moe.up" in table.name)

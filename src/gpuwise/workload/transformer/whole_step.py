@@ -27,13 +27,13 @@ from gpuwise.workload.transformer.eager import Network
 from gpuwise.workload.transformer.repetition import Borders, Columns, columns_of, period_of, repeated, repeated_spans
 
 N_STEPS = 2
-"""Where the optimizer's states appear in the first."""
+"""Steps to write; the optimizer's states appear in the first."""
 ON_HOST = "on the host"
 """The update runs there, with its states."""
 STATES = {"sgd": 0, "momentum": 1, "adamw": 2, "adamw8bit": 2, ON_HOST: 0}
 """Optimizers written here: states of every parameter, of its size (8 bits: a byte a number, and scales)."""
 BLOCK, SMALLEST_8BIT = 256, 4096
-"""Of bitsandbytes: numbers that share a scale, and those below which a parameter's states stay in fp32."""
+"""bitsandbytes: numbers that share a scale, and the parameter size below which states stay in fp32."""
 TEMPORARIES = ("adamw",)
 """Those whose ``foreach`` update makes a list of the parameters' size (``_foreach_sqrt``)."""
 OUTSIDE = -1
@@ -58,7 +58,7 @@ class _ParameterTape(Tape):
     def __init__(self, arch: Architecture) -> None:
         super().__init__()
         self.block = 0
-        """Of the layer that is written: the embedding is 0."""
+        """Layer being written; 0 is the embedding."""
         behind = REGISTERED.get(arch.kind, REGISTERED.get(arch.norm, ()))
         self._rank = {name: i + 1 for i, names in enumerate(behind) for name in names}
         if arch.moe is not None and arch.family not in EXPERTS_FIRST:
@@ -109,7 +109,7 @@ class _Program:
 
 def whole_step(arch: Architecture, point: Point, *, recompute: str, optimizer: str, micro_batches: int = 1) -> Capture:
     """The steps (:func:`n_steps`) of ``arch`` at ``point``; ``recompute`` is ``none`` or ``full``, ``optimizer`` one of
-    :data:`STATES`. Gradients are freed after the update; of several ``micro_batches`` two stand for all."""
+    :data:`STATES`. Gradients are freed after the update; two represent any number of ``micro_batches``."""
     tape, kinds = _ParameterTape(arch), layer_kinds(arch)
     network = Network(tape, arch, point)
     layers = [OUTSIDE]
@@ -214,13 +214,12 @@ def _distinct(storages: I64) -> I64:
 
 
 def _bytes(spec: TensorSpec) -> int:
-    """Of the storage; nothing for a tensor that is spread over it."""
+    """Bytes of the storage; 0 for an expanded tensor."""
     return 0 if 0 in spec.stride else math.prod(spec.shape) * TENSOR_BYTES[spec.dtype]
 
 
 def _checkpointed(p: _Program, spans: list[tuple[int, int]], layer: I64, unpacking: I64) -> _Program:
-    """Every layer's forward once more before the first node of its backward that takes saved tensors, with storages of its
-    own."""
+    """Every layer's forward repeated before the first node of its backward that reads saved tensors, with separate storages."""
     n = len(p.signature)
     again = np.full(n, OUTSIDE)
     for i, (first, until) in enumerate(spans):
@@ -334,8 +333,8 @@ def _states(optimizer: str, parameters: I64, item: int) -> I64:
 
 
 def n_steps(micro_batches: int, *, adapters: bool) -> int:
-    """Steps written. Of ``adapters`` with several micro-batches it is one that begins with its states: they are a thousandth of
-    the memory, and a step before it, which makes them, moves no peak by 1 %."""
+    """Number of steps to write. With ``adapters`` and several micro-batches, one step that begins with its optimizer states:
+    they are a thousandth of the memory, and the step before it, which allocates them, moves no peak by 1 %."""
     return 1 if adapters and micro_batches > 1 else N_STEPS
 
 

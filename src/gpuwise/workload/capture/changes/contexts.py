@@ -15,13 +15,13 @@ from gpuwise.workload.changes.change import Change, Sites
 
 
 def contexts() -> dict[str, Callable[[Watch, Any], Any]]:
-    """What makes each change while a step is captured, by the change's name."""
+    """Context managers that apply each change during a capture, by the change's name."""
     return {**MODEL, **OPTIMIZER, **LOSS}
 
 
 @contextmanager
 def applied(changes: Sequence[Change]) -> Iterator[Sites]:
-    """Watch a step and make ``changes`` to it; what is yielded says afterwards where, and how much was touched."""
+    """Watch a step and apply ``changes`` to it; the yielded object afterwards lists the places and how much was changed."""
     table = contexts()
     with ExitStack() as stack:
         watch = stack.enter_context(watched())

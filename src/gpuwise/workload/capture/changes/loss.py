@@ -21,7 +21,7 @@ SMALLEST_HEAD = 8192
 class PendingLogits(torch.Tensor):
     """The output of a head that has not been computed: the hidden rows and the head's weight.
 
-    Views, slices of rows and casts act on the rows; a cross entropy runs in chunks; anything else computes it after all.
+    Views, slices of rows and casts act on the rows; a cross entropy runs in chunks; any other use computes it.
     """
 
     rows: torch.Tensor

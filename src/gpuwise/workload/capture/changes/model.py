@@ -64,7 +64,7 @@ def _unscale_first(optimizer: torch.optim.Optimizer) -> None:
 
 @contextmanager
 def _no_autocast(watch: Watch, _: Any) -> Iterator[None]:
-    """Plain fp32: whatever autocast the step enters is off."""
+    """Plain fp32: any autocast in the step is disabled."""
 
     def init(original: Any) -> Any:
         @functools.wraps(original)
@@ -171,7 +171,7 @@ def _lora(watch: Watch, argument: int | tuple[int, tuple[str, ...]]) -> None:
             first = False
         groups[:] = [g for g in groups if g["params"]] or groups[:1]
         if _may_checkpoint(root):
-            # a reentrant checkpoint needs an input that asks for a gradient (transformers enable_input_require_grads)
+            # a reentrant checkpoint needs an input that requires a gradient (transformers enable_input_require_grads)
             for module in root.modules():
                 if isinstance(module, nn.Embedding):
                     module.register_forward_hook(lambda m, a, out: out.requires_grad_(True) if out.is_leaf else out)
@@ -180,7 +180,7 @@ def _lora(watch: Watch, argument: int | tuple[int, tuple[str, ...]]) -> None:
 
 
 def _may_checkpoint(root: nn.Module) -> bool:
-    """What transformers' models say; of others nothing is known."""
+    """Whether transformers' models support checkpointing; True for other models."""
     for name in ("is_activation_checkpointing", "is_gradient_checkpointing"):  # the second is the name before transformers 5
         if hasattr(type(root), name):
             return bool(getattr(root, name))
@@ -300,8 +300,7 @@ def _fused_attention(watch: Watch, _: Any) -> None:
 
 
 def _free_outputs(watch: Watch, _: Any) -> None:
-    """What the models returned in the last step is emptied when the first of them is called in the next, as if no
-    variable or list held it any longer."""
+    """Free the outputs of the last step when the first model is called in the next, as if no variable or list referenced them."""
     from gpuwise.workload.capture.ops.nested import tensors_in
 
     outputs: list[torch.Tensor] = []

@@ -117,7 +117,7 @@ class BlockwiseAdam(torch.optim.Optimizer):
 
 @contextmanager
 def _set_to_none(watch: Watch, _: Any) -> Iterator[None]:
-    """``zero_grad`` frees the gradients, whatever it was told."""
+    """``zero_grad`` frees the gradients regardless of its arguments."""
 
     def free(original: Any) -> Any:
         def zero_grad(self: Any, set_to_none: bool = True) -> Any:
@@ -131,7 +131,7 @@ def _set_to_none(watch: Watch, _: Any) -> Iterator[None]:
 
 
 def _zero_after_step(watch: Watch, _: Any) -> None:
-    """The gradients go as soon as the optimizer has used them, not when the next step asks for it."""
+    """Free the gradients right after the optimizer's update, not at the start of the next step."""
 
     def free(optimizer: torch.optim.Optimizer) -> None:
         optimizer.register_step_post_hook(lambda o, a, k: o.zero_grad(set_to_none=True))
@@ -142,7 +142,7 @@ def _zero_after_step(watch: Watch, _: Any) -> None:
 
 @contextmanager
 def _micro_batches(watch: Watch, _: Any) -> Iterator[None]:
-    """One micro-batch of several: the gradients of those before it stay and are added to."""
+    """One micro-batch of several: gradients of earlier ones stay and are accumulated."""
 
     def keep(original: Any) -> Any:
         def zero_grad(self: Any, set_to_none: bool = True) -> None:

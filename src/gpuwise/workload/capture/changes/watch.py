@@ -30,7 +30,7 @@ from gpuwise.workload.changes.change import Site, Sites
 
 @dataclass(slots=True)
 class Watch:
-    """What is seen of a step while it is built and run, and who wants to know."""
+    """Observations of a step while it is built and run, with their subscribers."""
 
     sites: Sites = field(default_factory=lambda: Sites([]))
     modules: list[weakref.ref[nn.Module]] = field(default_factory=list)
@@ -122,7 +122,7 @@ def _watch_modules(watch: Watch) -> Iterator[None]:
 
     def before(module: nn.Module, args: Any) -> None:
         watch.depth += 1
-        if watch.depth == 1 and torch._C._current_graph_task_id() == -1:  # a recomputed block is no model of its own
+        if watch.depth == 1 and torch._C._current_graph_task_id() == -1:  # a recomputed block does not count as a model
             if module not in watch.seen:
                 watch.seen.add(module)
                 _note_model(watch, module)
@@ -218,7 +218,7 @@ def _watch_optimizers(watch: Watch) -> Iterator[None]:
 
 
 def _groups(params: Any) -> list[dict[str, Any]]:
-    """Parameter groups that can be edited, whatever way they were given in."""
+    """Parameter groups as an editable list, for any input form."""
     entries: list[Any] = [params] if isinstance(params, (torch.Tensor, dict)) else list(params)
     if entries and isinstance(entries[0], dict):
         copies: list[dict[str, Any]] = [dict(group) for group in entries]

@@ -1,9 +1,8 @@
 # pyright: basic, reportPrivateImportUsage=false, reportAttributeAccessIssue=false
-"""Keeps torch's compiler, and what computes with symbols, out of a capture: they are not imported without need.
+"""Keeps torch's compiler and symbolic shapes out of a capture: they are not imported without need.
 
-Parts of torch (``Optimizer.add_param_group``, ``checkpoint`` ...) import ``torch._dynamo`` at their first call only to
-say that it must not trace them; that costs seconds. They are told so in advance. Whoever imports it nevertheless gets
-the real one (``imports``).
+Parts of torch (``Optimizer.add_param_group``, ``checkpoint`` ...) import ``torch._dynamo`` at their first call only to disable
+tracing, which costs seconds. That is replaced in advance. A program that imports it anyway gets the real module (``imports``).
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ _MARK = "__dynamo_disable"
 
 
 def install(patches: Patches) -> Any:
-    """Tell them; returns the function that takes it back."""
+    """Install the replacements; returns the function that removes them."""
     if compiler_is_loaded():
         return lambda: None
     _install_without_symbols(patches)
@@ -83,7 +82,7 @@ def _install_without_symbols(patches: Patches) -> None:
 
 
 def _is_dense(sizes: Any, strides: Any) -> bool:
-    """Whether the elements lie side by side, in some order of the dimensions."""
+    """Whether the elements are contiguous in some order of the dimensions."""
     if math.prod(sizes) < 2:
         return True
     expected = 1

@@ -129,7 +129,7 @@ def _index(acc: DeviceState, device: Any) -> int:
 
 
 class MemPool:
-    """A pool of its own, which is taken as part of the usual one."""
+    """A private pool, treated as part of the default one."""
 
     id = (0, 0)
 
@@ -300,7 +300,7 @@ def _install_internals(acc: DeviceState, patches: Patches) -> None:
 
 
 def _install_backends(acc: DeviceState, patches: Patches) -> None:
-    """cuDNN is there; the fused inference paths of ``torch.nn`` transformers give way to the operations they stand for."""
+    """Report cuDNN as available; replace the fused inference paths of ``torch.nn`` transformers by the equivalent operations."""
     from torch.backends import cudnn, mha
 
     def is_acceptable(tensor: torch.Tensor) -> bool:

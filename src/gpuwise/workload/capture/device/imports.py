@@ -177,8 +177,8 @@ class _Ready:
 
 @contextmanager
 def _compiled_later() -> Iterator[None]:
-    """What a library gives to the compiler while it is loaded waits for its first call: marked as compiled in a capture, compiled
-    (or kept from being compiled) elsewhere."""
+    """Defers functions that a library compiles on import until their first call: marked as compiled in a capture, compiled (or
+    excluded from compilation) elsewhere."""
     now, disable_now = torch.compile, torch.compiler.disable
 
     def compile(model: Any = None, **options: Any) -> Any:

@@ -1,8 +1,8 @@
 # pyright: basic, reportPrivateImportUsage=false, reportAttributeAccessIssue=false
-"""What CUDA-only kernels return, for those torch gives no meta kernel: shapes and dtypes only.
+"""Outputs of CUDA-only kernels that have no meta kernel in torch: shapes and dtypes only.
 
-Registered for meta tensors while a capture is active. Where a kernel also keeps memory of its own inside cuDNN, the
-size is an estimate from what the backward pass must know.
+Registered for meta tensors while a capture is active. If a kernel also allocates memory inside cuDNN, the size is an estimate
+from the needs of the backward pass.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def cudnn_rnn(
     batch_sizes: Any,
     dropout_state: Any,
 ) -> Any:
-    """Output, final states, the reserve kept for the backward pass, and the flat weight buffer."""
+    """Output, final states, the reserve saved for the backward pass, and the flat weight buffer."""
     directions = 2 if bidirectional else 1
     out = proj_size or hidden_size
     if batch_sizes:
@@ -229,7 +229,8 @@ def ctc_loss(
 ) -> Any:
     """Loss per sequence and the forward variables [N, T, 2 L + 1]: ATen/native/cuda/LossCTC.cu.
 
-    log_probs [T, N, C]; the longest target is known from padded targets [N, L], else all targets in one are taken.
+    log_probs [T, N, C]; the longest target comes from padded targets [N, L]; otherwise it is the length of all targets
+    together.
     """
     steps, batch = log_probs.shape[:2]
     longest = targets.shape[1] if targets.dim() == 2 else targets.shape[0]

@@ -1,9 +1,9 @@
 # pyright: basic
-"""What is expected of values that are not known: how many of a mask are true, how many values an index can take.
+"""Expected statistics of unknown values: how many entries of a mask are true, how many values an index can take.
 
-A capture has no data, but a program's own operations say much about it: the best of 8 logits is one of 8 experts, so
-``indices == 3`` holds for one element in 8, ``one_hot`` of it has a mean of 1/8, and its sum over the tokens is tokens / 8. This
-is the balanced choice: sizes that depend on values follow it where the program says nothing else.
+A capture has no data, but the program's operations imply much about it: the best of 8 logits is one of 8 experts, so ``indices
+== 3`` holds for one element in 8, ``one_hot`` of it has a mean of 1/8, and its sum over the tokens is tokens / 8. This is the
+balanced choice: data-dependent sizes follow it unless the program implies something else.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ import torch
 from torch import Tensor
 
 UNKNOWN_SHARE = 0.5
-"""Share of a mask taken to be true where nothing is known of it."""
+"""Assumed share of true entries in an unknown mask."""
 
 
 @dataclass(frozen=True, slots=True)
 class Law:
-    """What is expected of each element."""
+    """Expected statistics of each element."""
 
     mean: float | None = None
     """Expected value; of a mask, the share that is true."""
     n_values: int = 0
-    """Elements are whole numbers from 0 to one less; 0: not known."""
+    """Elements are integers from 0 to one less than this; 0: unknown."""
     uniform: bool = False
     """Elements are spread evenly over 0 to 1."""
 
@@ -288,7 +288,7 @@ RULES: dict[str, Rule] = {
 
 
 def _dimension(call: Call, index: int, default: int | None) -> int:
-    """Size of the dimension that the argument ``index`` names, the last one left out."""
+    """Size of the dimension named by the argument ``index``, the last one by default."""
     value = call.args[index] if len(call.args) > index else call.kwargs.get("dim", default)
     tensor = call.args[0]
     return tensor.numel() if value is None or not tensor.dim() else tensor.shape[value]
@@ -310,7 +310,7 @@ INDICES: dict[str, tuple[int, int, int | None]] = {
 
 
 def laws_of(name: str, call: Call) -> list[tuple[Tensor, Law]]:
-    """What is expected of the results of the operation ``name``."""
+    """Laws of the results of the operation ``name``."""
     if name in INDICES and call.args:
         which, place, default = INDICES[name]
         several = isinstance(call.result, (tuple, list))

@@ -19,7 +19,7 @@ META = torch.device("meta")
 CUDA0 = torch.device("cuda", 0)
 
 inside = [0]
-"""Above zero while a kernel runs: tensors then tell the truth about their device (meta)."""
+"""Above zero while a kernel runs: tensors then report their real device (meta)."""
 
 
 class _Alive(weakref.ref):
@@ -27,7 +27,7 @@ class _Alive(weakref.ref):
 
 
 class Ledger:
-    """Every living storage the capture knows, its label and its bytes; tells the observer of births and deaths."""
+    """Every live storage of the capture with its label and bytes; notifies the observer of allocations and frees."""
 
     def __init__(self, observer: Observer) -> None:
         self.observer = observer
@@ -48,7 +48,7 @@ class Ledger:
         return key
 
     def birth(self, storage: Any, key: int, nbytes: int, label: torch.device = CUDA0) -> None:
-        """A storage nobody has seen. User's own meta tensors are labelled but hold no bytes."""
+        """Register a new storage. The user's own meta tensors are labelled but have no bytes."""
         ref = _Alive(storage, self._death)
         ref.key, ref.nbytes, ref.host = key, nbytes, False
         self.alive[key] = ref
@@ -101,7 +101,7 @@ class Ledger:
         self.observer.resized(key, old, new)
 
     def label(self, tensor: torch.Tensor) -> torch.device:
-        """Where a meta tensor pretends to live."""
+        """Simulated device of a meta tensor."""
         if not self.labels:
             return CUDA0
         return self.labels.get(tensor.untyped_storage()._cdata, CUDA0)

@@ -21,7 +21,7 @@ _NEVER_PLANNED = frozenset({"_cudnn_rnn_flatten_weight"})
 
 
 class OpInfo:
-    """What is fixed for one operator overload, worked out at its first call."""
+    """Constant properties of one operator overload, computed at its first call."""
 
     __slots__ = (
         "floats_matter",

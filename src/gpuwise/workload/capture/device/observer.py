@@ -1,5 +1,5 @@
 # pyright: basic
-"""What the fake accelerator tells whoever listens: operations, births and deaths of storages, findings."""
+"""Interface for observers of the fake accelerator: operations, allocations and frees of storages, findings."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Observer(Protocol):
         """A ``torch.UntypedStorage`` was seen for the first time, before ``operation`` of what made it."""
 
     def freed(self, key: int, nbytes: int, host: bool) -> None:
-        """The storage whose ``_cdata`` was ``key`` at birth is gone; ``nbytes`` is what it last held."""
+        """The storage whose ``_cdata`` was ``key`` at allocation is freed; ``nbytes`` is its last size."""
 
     def resized(self, key: int, old: int, new: int) -> None:
         """A living storage now holds ``new`` bytes instead of ``old`` (FSDP frees by resizing to zero)."""

@@ -19,7 +19,7 @@ _node = torch._C._current_autograd_node
 
 
 class Regions:
-    """Where the program is; autograd's sequence numbers tell which backward nodes a compiled region made."""
+    """Current region of the program; autograd's sequence numbers identify the backward nodes of a compiled region."""
 
     def __init__(self) -> None:
         self.compiled_depth = 0

@@ -15,10 +15,10 @@ from gpuwise.workload.capture.device.regions import Regions
 
 
 class DeviceState:
-    """The state that everything replaced in torch shares; ``FakeAccelerator`` adds the context that replaces it.
+    """State shared by all replaced parts of torch; ``FakeAccelerator`` adds the context that replaces it.
 
-    ``capability`` decides attention kernels; ``total_memory_bytes`` is what the program is told. Raises InputError for
-    no device or no byte.
+    ``capability`` decides attention kernels; ``total_memory_bytes`` is reported to the program. Raises InputError if there is
+    no device or no memory.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class DeviceState:
         """Value of every scalar read back, while a function of torch checks its own intermediate results."""
         self.values.share = 1.0 if at_bound else (guesses or {}).get("nonzero")
         self.host_is_device = False
-        """What the program puts on the host is counted as the device's (``HostAsDevice``)."""
+        """Host tensors of the program count as device memory (``HostAsDevice``)."""
         self.current_stream = 0
         """Id of the stream operations are issued to; 0 is the default stream."""
         self.current_device = 0
@@ -62,7 +62,7 @@ class DeviceState:
         self.region_flags = self.regions.flags
         """``OpFlag`` bits of the regions the program is in."""
         self.meta_depth = 0
-        """Above zero while the program itself asks for a tensor on the meta device."""
+        """Above zero while the program itself creates a tensor on the meta device."""
 
     def device_of(self, device: Any) -> torch.device:
         """A device as the program names it, with its index; refuses indices beyond ``device_count``."""
@@ -87,7 +87,7 @@ class DeviceState:
         return tensor.is_meta and self.ledger.label(tensor).type == "cuda"
 
     def sync(self, message: str) -> None:
-        """The host would wait for the device here."""
+        """Point where the host would wait for the device."""
         self.observer.finding("sync", message, "the device idles meanwhile; keep values on the device or read them seldom")
 
     def finding(self, kind: str, message: str, hint: str = "") -> None:

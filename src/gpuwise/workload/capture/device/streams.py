@@ -1,5 +1,5 @@
 # pyright: basic
-"""Streams and events of the pretended device: which stream operations go to is kept, nothing waits."""
+"""Streams and events of the simulated device: the stream of each operation is recorded, nothing waits."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def _context_class(current: _Current) -> Any:
 
 
 def _graphs(acc: DeviceState) -> dict[str, Any]:
-    """CUDA graphs: capture, replay, and callables made of them."""
+    """CUDA graphs: capture, replay, and graphed callables."""
 
     class CUDAGraph:
         """Capturing into a graph runs the operations as they are; each replay is the same operations again, issued at once."""

@@ -2,8 +2,8 @@
 """``torch.fx.experimental.symbolic_shapes`` for sizes that are numbers.
 
 Torch's shape rules in Python ask it about every size, and it loads a computer algebra system (half a second). While a capture
-runs and nobody has loaded it, a module stands in its place that answers for numbers; whoever asks it for anything else, and
-every library that is loaded meanwhile, gets the real one.
+runs and it is not loaded yet, a module replaces it that answers for numbers. Any other use, and every library loaded in the
+meantime, gets the real one.
 """
 
 from __future__ import annotations

@@ -19,12 +19,12 @@ _device_of = torch._C.TensorBase.device.__get__
 _is_meta = torch._C.TensorBase.is_meta.__get__
 _to = torch._C.TensorBase.to
 _ADDRESS_SHIFT = 12
-"""Pretended addresses lie this many bits apart per byte of the storage's own address."""
+"""Simulated addresses are spaced by this many bits per byte of the storage's own address."""
 _NUMPY_ERROR = "can't convert {} device type tensor to numpy. Use Tensor.cpu() to copy the tensor to host memory first."
 
 
 def install(acc: DeviceState, patches: Patches) -> None:
-    """Replace what tells or changes a tensor's device."""
+    """Replace the functions that report or change a tensor's device."""
     ledger = acc.ledger
     labels = ledger.labels
 
@@ -205,7 +205,7 @@ def _install_data(acc: DeviceState, patches: Patches) -> None:
     pointer_of, storage_pointer_of = Tensor.data_ptr, torch.UntypedStorage.data_ptr
 
     def data_ptr(self: Tensor) -> int:
-        """An address of its own for each storage: programs compare addresses to find shared memory."""
+        """A unique address for each storage: programs compare addresses to detect shared memory."""
         if not _is_meta(self) or inside[0]:
             return pointer_of(self)
         if not self.numel():
@@ -248,14 +248,14 @@ _FACTORIES = [
 
 
 def _install_meta(acc: DeviceState, patches: Patches) -> None:
-    """Tell a program's own ``device="meta"`` from torch's way of naming the pretended device."""
+    """Distinguish a program's own ``device="meta"`` from torch's internal name of the simulated device."""
 
     def wrap(factory: Any) -> Any:
         def construct(*args: Any, **kwargs: Any) -> Any:
             device = kwargs.get("device")
             if device is None:
                 return factory(*args, **kwargs)
-            kwargs["device"] = where = acc.device_of(device)  # with its index: torch.tensor asks CUDA for one that is missing
+            kwargs["device"] = where = acc.device_of(device)  # with its index: torch.tensor queries CUDA for a missing one
             if where.type != "meta":
                 return factory(*args, **kwargs)
             acc.meta_depth += 1
@@ -268,7 +268,7 @@ def _install_meta(acc: DeviceState, patches: Patches) -> None:
 
     from torch.utils._device import DeviceContext, _device_constructors
 
-    _device_constructors()  # torch makes this table once, at its first use: of its own functions, not of ours
+    _device_constructors()  # torch builds this table once, at first use: from its own functions, not from ours
     for name in _FACTORIES:
         patches.set(torch, name, wrap(getattr(torch, name)))
 

@@ -1,9 +1,8 @@
 # pyright: basic
-"""Values that are known although the device is pretended, and guesses for those that are not.
+"""Values known despite the simulated device, and guesses for the others.
 
-Small tensors that come from the host or from a factory keep their values, and so does what is computed from them
-alone. Truth values of which nothing is known are guessed so that a healthy program goes on: nothing is NaN or infinite,
-``all`` is true, ``any`` is false.
+Small tensors from the host or a factory function keep their values, and so do results computed only from them. Unknown truth
+values are guessed so that a healthy program continues: nothing is NaN or infinite, ``all`` is true, ``any`` is false.
 """
 
 from __future__ import annotations
@@ -17,13 +16,13 @@ from torch import Tensor
 from gpuwise.workload.capture.device.laws import INDICES, RULES, UNKNOWN_SHARE, Call, Law, balanced, laws_of
 
 KNOWN_LIMIT = 64
-"""Elements up to which values are kept."""
+"""Maximum number of elements whose values are stored."""
 KNOWN_WHOLE_LIMIT = 4096
 """The same for whole numbers and truth values: sizes, lengths, offsets, masks."""
 LARGEST_SUM = 2.0**53
 """Sums above it are no whole numbers any more in 64 bits of floating point."""
 COMPUTED = 2
-"""What is computed from known values may be this many times as long: differences of 4,096 positions take 4,097."""
+"""Results computed from known values may be this many times larger: differences of 4,096 positions need 4,097."""
 _WHOLE = frozenset({torch.int64, torch.int32, torch.int16, torch.int8})
 _FACTORIES = frozenset({"full", "zeros", "ones", "scalar_tensor", "arange", "eye", "linspace"})
 _RANDOM = torch.Tag.nondeterministic_seeded
@@ -76,10 +75,10 @@ class Values:
         self._laws: dict[int, tuple[int, Law]] = {}
         self._guessed: set[int] = set()
         self.share: float | None = None
-        """Share of true elements of every mask whose values are not known, where one was given."""
+        """Share of true elements of every mask with unknown values, if given."""
 
     def forget(self, key: int) -> None:
-        """Drop the values of a storage that is gone."""
+        """Drop the values of a freed storage."""
         self._contents.pop(key, None)
         self._truth.pop(key, None)
         self._laws.pop(key, None)
@@ -92,8 +91,8 @@ class Values:
         self._guessed.clear()
 
     def note(self, device_tensor: Tensor, host: Tensor, writes: int = 0, *, guessed: bool = False, times: int = 1) -> None:
-        """``device_tensor`` holds the values of the real tensor ``host``, after ``writes`` more counted writes; ``guessed``: so
-        it is taken. Longer ones than ``times`` the limit are not kept."""
+        """Record that ``device_tensor`` has the values of the real tensor ``host``, after ``writes`` more counted writes;
+        ``guessed``: the values are a guess. Tensors longer than ``times`` the limit are not stored."""
         if host.numel() > times * _limit(host) or host.layout is not torch.strided or device_tensor.storage_offset():
             return
         copy = host.detach().to(device_tensor.dtype, copy=True)
@@ -105,7 +104,7 @@ class Values:
             self._guessed.discard(key)
 
     def of(self, tensor: Tensor) -> Tensor | None:
-        """The values of ``tensor`` if they are known."""
+        """The values of ``tensor``; None if unknown."""
         value = self._contents.get(tensor.untyped_storage()._cdata) if self._contents else None
         if value is None:
             return None
@@ -114,7 +113,7 @@ class Values:
             return None
         if host.dtype is tensor.dtype and host.shape == tensor.shape:
             return host
-        if host.dtype is tensor.dtype and host.is_contiguous():  # a view of what is known
+        if host.dtype is tensor.dtype and host.is_contiguous():  # a view of known values
             try:
                 return torch.as_strided(host, tensor.shape, tensor.stride(), tensor.storage_offset())
             except RuntimeError:
@@ -126,7 +125,7 @@ class Values:
         return _key(tensor) in self._guessed
 
     def law(self, value: Any) -> Law:
-        """What is expected of each element."""
+        """Law of each element."""
         if not isinstance(value, Tensor):
             return Law(float(value)) if isinstance(value, (int, float)) else Law()
         if not value.is_meta or value.layout is not torch.strided:
@@ -154,7 +153,9 @@ class Values:
         for tensor, law in laws_of(info.short, Call(args, kwargs, result, self.law)):
             self._laws[_key(tensor)] = (_version(tensor) + writes, law)
             countable = law.mean is not None and not law.n_values and tensor.dtype in _WHOLE and not tensor.storage_offset()
-            countable = countable and abs(law.mean or 0.0) * tensor.numel() < LARGEST_SUM  # memory nobody wrote may hold anything
+            countable = (
+                countable and abs(law.mean or 0.0) * tensor.numel() < LARGEST_SUM
+            )  # uninitialised memory may contain anything
             if countable and tensor.is_contiguous() and 0 < tensor.numel() <= KNOWN_WHOLE_LIMIT and law.mean is not None:
                 self.note(tensor, balanced(law.mean, tensor.numel()).view(tensor.shape), writes, guessed=True)
 
@@ -166,7 +167,7 @@ class Values:
         return self._truth.get(tensor.untyped_storage()._cdata) if tensor.dtype is torch.bool else None
 
     def follow(self, info: Any, args: Any, kwargs: Any, result: Any, tensors: list[Tensor]) -> None:
-        """Keep what is known of ``result``, given what is known of the arguments. ``tensors`` are the device's."""
+        """Update the known values of ``result`` from those of the arguments. ``tensors`` are the device's."""
         name = info.short
         if info.mutable and (self._contents or self._laws):
             self._follow_write(info, args, kwargs, tensors)
@@ -195,7 +196,7 @@ class Values:
             self._follow_truth(name, args, result)
 
     def _follow_write(self, info: Any, args: Any, kwargs: Any, tensors: list[Tensor]) -> None:
-        """An operation in place on tensors whose values are known: they are known afterwards. Its writes are counted later."""
+        """An in-place operation on tensors with known values: the result is known. Its writes are counted later."""
         target = args[0] if args else None
         targets = target if isinstance(target, (list, tuple)) else [target]
         input_values = [self.of(t) for t in tensors]
@@ -244,7 +245,7 @@ class Values:
 
 
 def _limit(tensor: Tensor) -> int:
-    """Elements up to which values like these are kept."""
+    """Maximum number of elements for which values like these are stored."""
     whole = not tensor.dtype.is_floating_point and not tensor.dtype.is_complex
     return KNOWN_WHOLE_LIMIT if whole else KNOWN_LIMIT
 

@@ -25,18 +25,18 @@ if TYPE_CHECKING:
 
 aten = torch.ops.aten
 MATH, FLASH, EFFICIENT, CUDNN = 0, 1, 2, 3
-"""As ``torch.nn.attention.SDPBackend``."""
+"""Values of ``torch.nn.attention.SDPBackend``."""
 _NAMES = {MATH: "math", FLASH: "flash", EFFICIENT: "memory-efficient", CUDNN: "cuDNN"}
 _MASK_ALIGNMENT = 8
 _HALF = (torch.float16, torch.bfloat16)
 _VERSION = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2] if part.isdigit())
 _CUDNN_PREFERRED_SINCE = (2, 10)
-"""First release whose default wheels carry the cuDNN (above 9.15) that torch prefers on 9.x and 10.x."""
+"""First release whose default wheels include the cuDNN (above 9.15) that torch prefers on 9.x and 10.x."""
 _CUDNN_DROPOUT_STEPS_SINCE = (2, 12)
 """First release that keeps cuDNN to dropouts of its resolution: 2.11 has no such check, and ran a dropout of 0.1 there (H100)."""
 _CUDNN_WIDE_HEADS_BEFORE = (2, 12)
-"""Releases up to 2.11 gave heads of up to 256 to cuDNN where it is preferred (160 wide, trained on an H100); later ones wait for
-a cuDNN above 9.22."""
+"""Releases up to 2.11 gave heads of up to 256 to cuDNN where it is preferred (160 wide, trained on an H100); later ones need a
+cuDNN above 9.22."""
 _EFFICIENT_GQA_SINCE = (2, 14)
 """First release whose memory-efficient kernel takes fewer key heads than query heads."""
 

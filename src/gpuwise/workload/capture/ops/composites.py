@@ -29,7 +29,7 @@ _BATCH_NORM_MIN_EPSILON = 0.0
 
 
 def original(op: Any, *args: Any, **kwargs: Any) -> Any:
-    """What torch itself does with a composite operation."""
+    """torch's own decomposition of a composite operation."""
     return op._op_dk(DispatchKey.CompositeImplicitAutograd, *args, **kwargs)
 
 

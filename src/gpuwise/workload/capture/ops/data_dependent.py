@@ -84,8 +84,8 @@ def _expected(mean: float | None, dtype: torch.dtype) -> Any:
 
 
 def count(mode: CaptureMode, x: Tensor) -> int:
-    """How many elements of ``x`` are taken not to be zero: as many as there are where its values are known, the share that was
-    given, all of them where bounds were asked for, else the balanced choice."""
+    """Number of elements of ``x`` assumed nonzero: the true number if its values are known; else the given share, all of them
+    for bounds, or the balanced choice."""
     values, n = mode.acc.values, x.numel()
     value = values.of(x) if x.is_meta else x
     if value is not None and not (x.is_meta and values.is_guessed(x)):
@@ -99,7 +99,7 @@ def count(mode: CaptureMode, x: Tensor) -> int:
 
 
 def _note_size(mode: CaptureMode, what: str, size: int, most: int) -> None:
-    """Tell how a size was chosen."""
+    """Report how a size was chosen."""
     acc = mode.acc
     if acc.at_bound:
         how = "its upper bound is used"
@@ -113,7 +113,7 @@ def _note_size(mode: CaptureMode, what: str, size: int, most: int) -> None:
 
 
 def _sized(mode: CaptureMode, info: OpInfo, args: Any, kwargs: Any, result: Any, label: Any, size: int, most: int) -> Any:
-    """Note births, tell the observer, and say how the size was chosen."""
+    """Record allocations, notify the observer, and report how the size was chosen."""
     acc = mode.acc
     for item in result if isinstance(result, (tuple, list)) else (result,):
         if isinstance(item, Tensor) and item.is_meta:
@@ -132,7 +132,7 @@ def _empty(shape: Any, dtype: torch.dtype) -> Tensor:
 
 @handles(*_overloads("nonzero", "default"))
 def nonzero(mode: CaptureMode, info: OpInfo, args: Any, kwargs: Any) -> Any:
-    """``nonzero`` with as many rows as the values, or a guess, say."""
+    """``nonzero`` with the number of rows from known values or a guess."""
     x = args[0]
     if not x.is_meta:
         return info.func(x)
@@ -150,7 +150,7 @@ def nonzero(mode: CaptureMode, info: OpInfo, args: Any, kwargs: Any) -> Any:
 
 @handles(*_overloads("masked_select", "default"))
 def masked_select(mode: CaptureMode, info: OpInfo, args: Any, kwargs: Any) -> Any:
-    """``masked_select`` with as many elements as the mask's values, or a guess, say."""
+    """``masked_select`` with the number of elements from the mask's values or a guess."""
     x, mask = args
     if not (x.is_meta or mask.is_meta):
         return info.func(x, mask)
@@ -168,7 +168,7 @@ def masked_select(mode: CaptureMode, info: OpInfo, args: Any, kwargs: Any) -> An
     *_overloads("unique_dim_consecutive", "default"),
 )
 def unique(mode: CaptureMode, info: OpInfo, args: Any, kwargs: Any) -> Any:
-    """``unique`` with as many elements as the values, or a guess, say."""
+    """``unique`` with the number of elements from known values or a guess."""
     x = args[0]
     if not x.is_meta:
         return info.func(*args, **kwargs)
@@ -194,7 +194,7 @@ def unique(mode: CaptureMode, info: OpInfo, args: Any, kwargs: Any) -> Any:
 
 
 def _computed(mode: CaptureMode, info: OpInfo, value: Tensor, args: Any, kwargs: Any) -> Any:
-    """What the operation gives of the values that its first argument is known to have; the sizes are the real ones."""
+    """Result of the operation on the known values of its first argument; the sizes are exact."""
     real = info.func(value, *args[1:], **kwargs)
     outputs = [torch.empty_strided(r.shape, r.stride(), dtype=r.dtype, device=META) for r in real]
     acc, label = mode.acc, mode.ledger.label(args[0])
@@ -218,7 +218,7 @@ def _distinct(mode: CaptureMode, x: Tensor, most: int, whole: bool) -> int:
 
 
 def nms(mode: CaptureMode, info: OpInfo, args: Any, kwargs: Any) -> Any:
-    """Boxes that suppression keeps: detectors take the best few hundred of them next, so all are kept unless told otherwise."""
+    """Boxes left by non-maximum suppression: detectors then take the best few hundred, so all are kept by default."""
     boxes = args[0]
     if not boxes.is_meta:
         return mode.run(info, args, kwargs)
@@ -233,7 +233,7 @@ BY_NAME: dict[str, Any] = {"torchvision::nms": nms}
 
 @handles(*_overloads("repeat_interleave", "Tensor"))
 def repeat_interleave(mode: CaptureMode, info: OpInfo, args: Any, kwargs: Any) -> Any:
-    """``repeat_interleave`` of as many rows as ``output_size`` or the repeats' values say."""
+    """``repeat_interleave`` with the number of rows from ``output_size`` or the values of the repeats."""
     repeats = args[0]
     if not repeats.is_meta:
         return info.func(*args, **kwargs)
@@ -249,7 +249,7 @@ def repeat_interleave(mode: CaptureMode, info: OpInfo, args: Any, kwargs: Any) -
 
 @handles(*_overloads("bincount", "default"))
 def bincount(mode: CaptureMode, info: OpInfo, args: Any, kwargs: Any) -> Any:
-    """``bincount`` with as many bins as the values say."""
+    """``bincount`` with the number of bins from the values."""
     x = args[0]
     if not x.is_meta:
         return info.func(*args, **kwargs)
@@ -325,7 +325,7 @@ def index_put(mode: CaptureMode, info: OpInfo, args: Any, kwargs: Any) -> Any:
 
 @handles(*_overloads("_to_copy", "default"))
 def to_copy(mode: CaptureMode, info: OpInfo, args: Any, kwargs: Any) -> Any:
-    """``to``; a copy to the host takes the values along where they are known."""
+    """``to``; a copy to the host copies known values."""
     x = args[0]
     device = kwargs.get("device")
     if device is None or not x.is_meta or torch.device(device).type != "cpu":
@@ -355,7 +355,7 @@ def to_copy(mode: CaptureMode, info: OpInfo, args: Any, kwargs: Any) -> Any:
 
 @handles(*_overloads("copy_", "default"))
 def copy(mode: CaptureMode, info: OpInfo, args: Any, kwargs: Any) -> Any:
-    """``copy_``; between host and device the values go along where they are known."""
+    """``copy_``; known values are copied between host and device."""
     dst, src = args[0], args[1]
     if dst.is_meta or not src.is_meta:
         result = mode.run(info, args, kwargs)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 aten = torch.ops.aten
 HOST_LIMIT = 4096
-"""Host tensors of at most so many elements stay real."""
+"""Host tensors with up to this many elements stay real."""
 _MIXING_ALLOWED = frozenset(
     {
         "aten::copy_",
@@ -47,7 +47,7 @@ _MICRO = int(OpFlag.MICRO)
 
 
 class CaptureMode(PlainMode):
-    """Runs operations without computing, keeps the ledger of storages and tells the observer."""
+    """Runs operations without computing, tracks storages and notifies the observer."""
 
     def __init__(self, accelerator: DeviceState, handlers: Mapping[Any, Any]) -> None:
         super().__init__()
@@ -85,7 +85,7 @@ class CaptureMode(PlainMode):
     # -- one operation -----------------------------------------------------------------------------------------------
 
     def run(self, info: OpInfo, args: tuple[Any, ...], kwargs: dict[str, Any], flags: int = 0) -> Any:
-        """Give what ``info.func`` gives on real hardware, metadata only, and tell the observer."""
+        """Return the result of ``info.func`` on real hardware, metadata only, and notify the observer."""
         scan = Scan()
         add = scan.add
         matter = info.floats_matter
@@ -117,7 +117,7 @@ class CaptureMode(PlainMode):
                 label = HOST
             elif label.type != "meta":
                 return func_direct(info.func, args, kwargs)
-            elif not self.acc.meta_depth:  # torch itself asks for "the device of that tensor", which it knows as meta
+            elif not self.acc.meta_depth:  # torch itself reads "the device of that tensor", which it sees as meta
                 label = self._label(info, scan) if scan.meta and self.ledger.labels else CUDA0
             kwargs = {**kwargs, "device": META}
             if kwargs.get("pin_memory"):

@@ -96,7 +96,7 @@ def payload_bytes(tensors: Any) -> int:
 
 
 class _WithGroup:
-    """An observer that hears of collectives with their group."""
+    """An observer that receives collectives with their group."""
 
     def __init__(self, observer: Any, name: str, group: Any) -> None:
         self._observer, self._name, self._group = observer, name, group
@@ -110,7 +110,7 @@ class _WithGroup:
 
 
 def _described(name: str, args: Any, result: Any, group: Any) -> dict[str, Any]:
-    """What a signature says of a collective: its kind, its payload and its group."""
+    """Description of a collective for its signature: kind, payload and group."""
     import torch.distributed as dist
 
     kind, at = PAYLOADS.get(name, ("all_reduce", 0))
@@ -159,7 +159,7 @@ def _on_device(acc: DeviceState, value: Any) -> bool:
 
 
 def _functional(mode: Any, info: Any, args: Any, kwargs: Any) -> Any:
-    """A functional collective (DTensor's): its own meta kernel, and the group told to the observer."""
+    """A functional collective (DTensor's): its own meta kernel; the group is passed to the observer."""
     from torch.distributed.distributed_c10d import _resolve_process_group
 
     schema = info.func._schema
@@ -195,9 +195,9 @@ def load_distributed() -> None:
 
 @contextmanager
 def process_group(acc: DeviceState, world_size: int, rank: int = 0, ranks_per_node: int = 8) -> Iterator[None]:
-    """For the length of the context this process is rank ``rank`` of ``world_size``, all pretended.
+    """Inside the context this process is rank ``rank`` of ``world_size`` simulated ones.
 
-    Raises InputError if a real process group is there already, or if the rank is not in the group.
+    Raises InputError if a real process group exists already, or if the rank is not in the group.
     """
     if world_size < 1 or not 0 <= rank < world_size:
         raise InputError(f"rank {rank} of a world of {world_size}", hint="ranks go from 0 to one less than the world's size")
@@ -254,7 +254,7 @@ def _install(acc: DeviceState, patches: Patches, world_size: int, rank: int) -> 
     original = distributed_c10d.init_process_group
 
     def init_process_group(*_: Any, **kwargs: Any) -> None:
-        """Whatever backend is asked for, the fake one of the world that is captured."""
+        """For any requested backend, the fake one of the captured world."""
         if not dist.is_initialized():
             original("fake", rank=rank, world_size=world_size, store=FakeStore())
 
@@ -270,7 +270,7 @@ def _install(acc: DeviceState, patches: Patches, world_size: int, rank: int) -> 
 
 
 def _install_wrappers(patches: Patches) -> None:
-    """Wrapper tensors (DTensor, AsyncCollectiveTensor) are made of the device that C++ knows of their parts: meta."""
+    """Wrapper tensors (DTensor, AsyncCollectiveTensor) are created on the device that C++ sees for their parts: meta."""
     make = torch.Tensor._make_wrapper_subclass
 
     def make_wrapper(cls: Any, size: Any, *args: Any, **kwargs: Any) -> Any:
@@ -294,7 +294,7 @@ def _install_wrappers(patches: Patches) -> None:
 
 
 def _install_sharding(acc: DeviceState, patches: Patches) -> None:
-    """DTensor works out shapes with fake tensors of its own: there it sees torch as it is."""
+    """DTensor computes shapes with its own fake tensors: there it sees the unmodified torch."""
     from torch.distributed.tensor import _sharding_prop
 
     cls = _sharding_prop.ShardingPropagator
@@ -316,7 +316,7 @@ def _install_sharding(acc: DeviceState, patches: Patches) -> None:
 
 
 def _install_fsdp1(patches: Patches) -> None:
-    """The first FSDP asks C++ which device a number is; here it is told."""
+    """FSDP1 queries the device of an index in C++; the answer is replaced here."""
     from torch.distributed.fsdp import FullyShardedDataParallel
 
     plain = FullyShardedDataParallel.__init__

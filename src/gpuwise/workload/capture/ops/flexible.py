@@ -1,8 +1,8 @@
 # pyright: basic
-"""``flex_attention`` as one fused attention operation: what its compiled kernel is on a GPU.
+"""``flex_attention`` as one fused attention operation, like its compiled kernel on a GPU.
 
-The Triton kernel is not run; the fused aten attention of the same shapes stands for it in the record. Its score and
-mask functions cost nothing here; blocks of scores that a block mask leaves out are not counted.
+The Triton kernel is not run; the record has the fused aten attention of the same shapes instead. Its score and mask functions
+cost nothing here; blocks of scores that a block mask skips are not counted.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ aten = torch.ops.aten
 _MODULE = "torch.nn.attention.flex_attention"
 _acc: list[DeviceState] = []
 _MOST = 1 << 24
-"""Scores a mask function is asked for at most."""
+"""Maximum number of scores to evaluate a mask function on."""
 _ASKED = 4
 """Sequences and heads of a block mask that are looked at."""
 _SHARES: weakref.WeakKeyDictionary[Any, float | None] = weakref.WeakKeyDictionary()
@@ -62,9 +62,9 @@ def _kernel(query: Tensor, key: Tensor, value: Tensor, scale: float) -> Any:
 
 
 def _visible(block_mask: Any) -> float | None:
-    """Share of blocks that are not skipped; None if it depends on values of the device.
+    """Share of blocks that are not skipped; None if it depends on device values.
 
-    The mask function is asked for the first and the last query of each block (or of as many blocks as :data:`_MOST` allows).
+    The mask function is evaluated for the first and last query of each block (for at most :data:`_MOST` scores).
     """
     if block_mask is None or getattr(block_mask, "kv_num_blocks", None) is None:
         return 1.0
@@ -107,7 +107,7 @@ def _finish(found: Any, return_lse: bool, return_aux: Any, module: Any) -> Any:
 
 
 def run(query: Any, key: Any, value: Any, block_mask: Any, scale: Any, gqa: bool, return_lse: bool, return_aux: Any) -> Any:
-    """What the replaced function calls."""
+    """Replacement of ``flex_attention``."""
     return _finish(fused(_acc[0], query, key, value, block_mask, scale, gqa), return_lse, return_aux, sys.modules[_MODULE])
 
 

@@ -66,7 +66,7 @@ def _convolution(call: Call, out: Sequence[TensorSpec]) -> float:
 
 
 def _convolution_backward(call: Call, out: Sequence[TensorSpec]) -> float:
-    """Input and weight gradient are products as large as the forward's, where they are asked for."""
+    """Input and weight gradient are products as large as the forward's, if requested."""
     image, weight = call.get("input") or call["self"], call["weight"]
     grad = call["grad_output"]
     places = image.shape[2:] if call.get("transposed") else grad.shape[2:]

@@ -1,5 +1,5 @@
 # pyright: basic
-"""Tensors in whatever holds them."""
+"""Tensors in nested containers."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 # pyright: basic, reportPrivateImportUsage=false, reportAttributeAccessIssue=false
-"""Regions of the program: given to ``torch.compile``, or to activation checkpointing. Both run eagerly and are marked.
+"""Regions of the program: under ``torch.compile`` or activation checkpointing. Both run eagerly and are marked.
 
-What ``torch.compile`` would fuse is for the models of time and memory to say; here a compiled region's operations, and
-those of its backward pass, carry ``OpFlag.COMPILED``. Operations in a checkpointed region carry
-``OpFlag.CHECKPOINTED``, in the forward pass and when they are run again.
+The time and memory models decide what ``torch.compile`` would fuse; here a compiled region's operations, and those of its
+backward pass, are marked ``OpFlag.COMPILED``. Operations in a checkpointed region are marked ``OpFlag.CHECKPOINTED``, in the
+forward pass and when recomputed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class CompiledModule(nn.Module):
-    """What ``torch.compile(module)`` gives: the module itself as ``_orig_mod``, its attributes shown through."""
+    """Result of ``torch.compile(module)``: the module as ``_orig_mod``, with its attributes."""
 
     def __init__(self, module: nn.Module, regions: Regions) -> None:
         super().__init__()

@@ -26,7 +26,7 @@ FORMATS = {
 
 
 class _TensorType(type):
-    """A type of tensors by format and device: ``isinstance`` asks for both, a call makes one there."""
+    """A tensor type by format and device: ``isinstance`` checks both, a call creates a tensor there."""
 
     dtype: torch.dtype
     kind: str

@@ -1,9 +1,9 @@
 # pyright: basic
 """Bytes an aten call reads and writes, and how many kernels it launches, from shapes alone.
 
-A tensor's bytes are those of the elements it really has: an expanded dimension (stride 0) counts once. Gathers read the
-rows they return, not the table. In-place operations read and write unless they only overwrite. Kernel counts are those
-of PyTorch's CUDA code for eager calls; each table says where they are read from.
+A tensor's bytes are those of its distinct elements: an expanded dimension (stride 0) counts once. Gathers read the rows they
+return, not the table. In-place operations read and write unless they only overwrite. Kernel counts are those of PyTorch's CUDA
+code for eager calls; each table names its source.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Call = Mapping[str, Any]
 
 
 def extent_bytes(spec: TensorSpec) -> float:
-    """Bytes of the distinct elements a tensor refers to; overlapping windows count what lies under them once."""
+    """Bytes of the distinct elements a tensor refers to; overlapping windows count shared elements once."""
     if 0 in spec.shape:
         return 0.0
     distinct, reach = 1, 1
@@ -49,7 +49,7 @@ SHAPE_ONLY = dict.fromkeys(_TRAFFIC["shape_of_self_only"], ("self",)) | dict.fro
 
 
 def _gather(call: Call, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> tuple[float, float]:
-    """As many elements of the table as come out, and the indices."""
+    """Table elements equal in number to the output, and the indices."""
     return _total(outputs) + _total(inputs[1:]), _total(outputs)
 
 
@@ -60,7 +60,7 @@ def _nll(call: Call, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]
 
 
 def _put(call: Call, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> tuple[float, float]:
-    """index_put_: the values and indices are read and as many elements written (and read, to add to them)."""
+    """index_put_: the values and indices are read and the same number of elements written (and read, if accumulated)."""
     values = extent_bytes(call["values"])
     rows = max(values, _rows_of(call))
     indices = _total(t for t in call["indices"] if t is not None)

@@ -1,7 +1,7 @@
 """The blocks of a captured network: its module tree, the passes of a step, and the segments a pass runs through.
 
-A *pass* is one forward with its backward (a step with gradient accumulation has several). A *segment* is one unbroken
-run of forward operations of one module; blocks are what :func:`repeated_paths` says they are (``layers.0``, ``down.3``).
+A *pass* is one forward with its backward (a step with gradient accumulation has several). A *segment* is one unbroken run of
+forward operations of one module; blocks are the result of :func:`repeated_paths` (``layers.0``, ``down.3``).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from gpuwise.workload.row_codes import Phase
 STATES = (Category.PARAMETER, Category.GRADIENT, Category.OPTIMIZER, Category.BUFFER, Category.INPUT)
 """Categories that no segment creates for its own backward."""
 LISTS = ("ModuleList", "Sequential")
-"""Classes of which a network's layers stand in one after another."""
+"""Container classes whose children run one after another as a network's layers."""
 CONTAINERS = (*LISTS, "ModuleDict")
 """Classes that hold modules and do nothing of their own: none of them is a block."""
 
@@ -92,13 +92,13 @@ def repeated_paths(
     lists: Collection[str],
     is_apart: Callable[[str], bool] = lambda _: True,
 ) -> tuple[str, ...]:
-    """The repeated blocks of a network, by path: the outermost modules of which two or more of one class stand in a list, and
-    what else is of these classes. Where no list has any, the children of any module count. Modules that share a parameter with
-    what lies outside are blocks only where nothing else is: an encoder and a decoder with one embedding are none.
+    """The repeated blocks of a network, by path: the outermost modules with two or more of one class in a list, and all other
+    modules of these classes. Without such lists, the children of any module count. Modules that share a parameter with the
+    outside are blocks only if there are no others: an encoder and a decoder with one embedding are not.
 
-    ``children``: paths below each path, '' the network. ``kinds``: the class of each module that can be a block: it has modules
-    and parameters of its own, and does more than hold them. ``lists``: paths of lists and sequences. ``is_apart``: whether a
-    module shares no parameter with what lies outside of it.
+    ``children``: paths below each path, '' the network. ``kinds``: the class of each module that can be a block: it has
+    modules and parameters, and is more than a container. ``lists``: paths of lists and sequences. ``is_apart``: whether a
+    module shares no parameter with the outside.
     """
 
     def outermost(parents: Collection[str], apart: bool) -> list[str]:
@@ -205,7 +205,7 @@ def passes(capture: Capture, span: StepSpan | None = None) -> tuple[Pass, ...]:
 
 
 def segments(capture: Capture, tree: ModuleTree, one: Pass, paths: Sequence[str]) -> tuple[Segment, ...]:
-    """The forward of a pass as runs of the modules ``paths`` (none inside another) and what lies between them."""
+    """The forward of a pass as runs of the modules ``paths`` (none inside another) and the operations between them."""
     return runs(capture, tree, one.first_op, one.backward_op, paths)
 
 
@@ -232,7 +232,7 @@ def runs(capture: Capture, tree: ModuleTree, first: int, end: int, paths: Sequen
 
 @dataclass(frozen=True, slots=True)
 class Backward:
-    """Where the backward of a module's run lies: operations ``first_op`` to ``end_op``, others may lie between."""
+    """Position of a module run's backward: operations ``first_op`` to ``end_op``; others may be between them."""
 
     first_op: int
     end_op: int
@@ -275,8 +275,8 @@ class Lives:
         return int(np.searchsorted(self.capture.event_op, op, side="left"))
 
     def storages_of(self, one: Pass, segment: Segment) -> SegmentStorages:
-        """What ``segment`` keeps. Where the recorder did not note a module's arguments, its input is taken to be the
-        last storage born before it and alive when it starts, its output the last one born inside it and alive after."""
+        """Storages that ``segment`` saves. If the recorder did not note a module's arguments, its input is the last storage
+        allocated before it and live at its start, its output the last one allocated inside it and live afterwards."""
         born = (self.birth_op >= segment.first_op) & (self.birth_op < segment.end_op) & (self.birth >= 0) & ~self.is_state
         call = self.call(segment.path, segment.first_op)
         if call is not None:

@@ -1,9 +1,8 @@
-"""Changes to a captured step: operations and memory events put in, moved or left out, and storages resized.
+"""Changes to a captured step: operations and memory events inserted, moved or removed, and storages resized.
 
 Strategies are transformations of a capture (``recompute`` beside this file, :mod:`gpuwise.predict.parallel.sharding`): they
-collect their changes in an :class:`Editor` and build a new, complete
-:class:`~gpuwise.workload.capture.captured.Capture`, which
-the allocator simulator and the time model read like any other. Positions are those of the capture that was given.
+collect their changes in an :class:`Editor` and build a new, complete :class:`~gpuwise.workload.capture.captured.Capture`,
+which the allocator simulator and the time model read like any other. Positions are those of the original capture.
 """
 
 from __future__ import annotations
@@ -34,9 +33,9 @@ class Editor:
     source: I64 = field(default_factory=lambda: np.zeros(0, np.int64))
     """After :meth:`build`: [new operations] which old operation each is (a copy of), -1 for what was put in."""
     handle_ops: I64 = field(default_factory=lambda: np.zeros(0, np.int64))
-    """After :meth:`build`: [handles] where each operation that was put in has come to lie."""
+    """After :meth:`build`: [handles] new position of each inserted operation."""
     old_ops: I64 = field(default_factory=lambda: np.zeros(0, np.int64))
-    """After :meth:`build`: [old operations + 1] where each old operation has come to lie."""
+    """After :meth:`build`: [old operations + 1] new position of each old operation."""
     _storages: list[tuple[int, int, int, int, str, int]] = field(default_factory=list[tuple[int, int, int, int, str, int]])
     _events: list[tuple[int, int, int, int, int]] = field(default_factory=list[tuple[int, int, int, int, int]])
     _dropped: set[int] = field(default_factory=set[int])
@@ -78,12 +77,12 @@ class Editor:
         self._events.append((self._event_at(before), before, storage, _BORN, handle))
 
     def freed(self, storage: int, before: int, handle: int = -1) -> None:
-        """``storage`` is freed right before operation ``before``: after the operation ``handle`` put in there, after all of
+        """Free ``storage`` right before operation ``before``: after the operation ``handle`` inserted there, after all of
         them, or (``EARLY``) before the first."""
         self._events.append((self._event_at(before), before, storage, _FREE, handle))
 
     def freed_instead(self, event: int, storage: int) -> None:
-        """Where the free ``event`` was, ``storage`` is freed (as well, unless the event is dropped)."""
+        """Free ``storage`` at the position of the free ``event`` (as well, unless the event is dropped)."""
         self._events.append((event, int(self.capture.event_op[event]) + 1, storage, _FREE, -1))
 
     def drop_event(self, event: int) -> None:
@@ -144,7 +143,7 @@ class Editor:
         )
 
     def _build_events(self, new_of_op: I64, new_of_handle: I64) -> tuple[I64, NDArray[np.int8], I64, Callable[[int], int]]:
-        """Columns of the events, and where each old event boundary lies among them."""
+        """Columns of the events, and the position of each old event boundary among them."""
         c = self.capture
         keep = np.ones(len(c.event_op), bool)
         keep[list(self._dropped)] = False

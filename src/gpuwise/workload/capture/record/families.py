@@ -106,13 +106,13 @@ def normalised_row(s: Signature) -> float:
 
 
 def dense_order(spec: TensorSpec) -> tuple[int, ...]:
-    """Dimensions from slowest to fastest, those of one element left out."""
+    """Dimensions from slowest to fastest, without those of one element."""
     real = [d for d, n in enumerate(spec.shape) if n > 1]
     return tuple(sorted(real, key=lambda d: -spec.stride[d]))
 
 
 def changes_layout(s: Signature) -> bool:
-    """The large tensors among inputs and outputs do not lie in memory in the same order."""
+    """Whether the large inputs and outputs differ in memory layout."""
     whole = largest(s)
     if whole is None:
         return False
@@ -121,8 +121,8 @@ def changes_layout(s: Signature) -> bool:
 
 
 def turns(s: Signature) -> bool:
-    """Of tensors that lie in different orders: neighbours of one are no neighbours of another, so that each element read is a
-    sector of memory of its own. Where the fastest dimension of the result is short, a block finds them again in its cache."""
+    """Whether tensors of different layouts are read with one memory sector per element, since neighbours in one are not
+    neighbours in another. If the fastest dimension of the result is short, a block hits them in its cache."""
     whole = largest(s)
     if whole is None:
         return False
@@ -148,11 +148,11 @@ def _common_run(result: tuple[int, ...], other: tuple[int, ...], shape: tuple[in
 
 
 SECTOR_BYTES = 32
-"""What a GPU's memory moves at least (CUDA C++ Best Practices Guide, coalesced access)."""
+"""Minimum transaction of a GPU's memory (CUDA C++ Best Practices Guide, coalesced access)."""
 BLOCK_ELEMENTS = 512
 """Elements of a block of PyTorch's elementwise kernels (128 threads, 4 each: native/cuda/CUDALoops.cuh)."""
 VECTOR_BYTES = 16
-"""What a thread loads at once; ``cat`` copies so where every piece begins on such a boundary (native/cuda/Shape.cu)."""
+"""Bytes a thread loads at once; ``cat`` copies in such units if every piece starts on that boundary (native/cuda/Shape.cu)."""
 
 
 def _floats(s: Signature) -> list[TensorSpec]:
@@ -237,7 +237,7 @@ def broadcasts(s: Signature) -> bool:
 
 
 def channels_last(spec: TensorSpec) -> bool:
-    """A 4- or 5-dimensional tensor whose channels lie together."""
+    """Whether a 4- or 5-dimensional tensor is channels-last."""
     if len(spec.shape) < 4 or spec.shape[1] == 1:
         return False
     return spec.stride[1] == 1 and any(n > 1 for n in spec.shape[2:])

@@ -14,8 +14,8 @@ hooks_seen = [False]
 
 
 def saved_tensors(roots: Any) -> Iterator[torch.Tensor]:
-    """Tensors saved by the nodes behind ``roots``. What a person's saved-tensor hooks hold (checkpoints, offload) is not
-    asked for, because asking would run them."""
+    """Tensors saved by the nodes behind ``roots``. Tensors behind the user's saved-tensor hooks (checkpoints, offload) are
+    skipped, because reading them would run the hooks."""
     visited: set[Any] = set()
     todo = [
         r.grad_fn
@@ -47,8 +47,8 @@ def _saved_by(node: Any) -> Iterator[torch.Tensor]:
 
 
 def _value(raw: Any, node: Any, name: str) -> Any:
-    """What is saved, unless a hook stands between; torch before 2.9 cannot say, so there hooks anywhere in the step
-    (:data:`hooks_seen`) make the answer none."""
+    """The saved tensor, None if a hook is registered; torch before 2.9 cannot report that, so any hooks in the step
+    (:data:`hooks_seen`) give None."""
     if hasattr(raw, "unpack_hook"):
         return raw.data if raw.unpack_hook is None else None
     if hooks_seen[0]:

@@ -14,7 +14,7 @@ import torch
 from gpuwise.workload.capture.places import is_library
 
 LIBRARY, USER, ENGINE, OPTIMIZER, GRADIENT_ROOT = range(5)
-"""What a frame is: skipped, the user's, the autograd engine's entry, an optimizer's own work, ``backward``'s first gradient."""
+"""Kinds of frames: skipped, the user's, the autograd engine's entry, an optimizer's own work, ``backward``'s first gradient."""
 
 _OPTIMIZER_PARTS = (f"torch{os.sep}optim{os.sep}", f"utils{os.sep}clip_grad.py")
 _SCALER = f"amp{os.sep}grad_scaler.py"
@@ -22,7 +22,7 @@ _next_sequence = torch.autograd._get_sequence_nr
 
 
 def kind_of(code: Any) -> int:
-    """What frames of ``code`` are."""
+    """Kind of the frames of ``code``."""
     filename, name = code.co_filename, code.co_name
     if name == "_engine_run_backward":
         return ENGINE
@@ -38,7 +38,7 @@ def kind_of(code: Any) -> int:
 
 
 class Lines:
-    """Interns user lines; index 0 is none. A node of the autograd graph finds the line whose forward made it."""
+    """Interns user lines; index 0 means none. A node of the autograd graph finds the line of its forward."""
 
     def __init__(self) -> None:
         self.all: list[str] = [""]

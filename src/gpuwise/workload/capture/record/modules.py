@@ -18,10 +18,10 @@ WRAPPERS = frozenset({"_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_
 
 
 class Modules:
-    """Indexes module objects in order of first sight; index 0 is no module.
+    """Indexes module objects in order of first sight; index 0 means no module.
 
-    The tree is known from what :class:`torch.nn.Module` reports when children, parameters and buffers are set, and from
-    walking a module when it is first called. Paths are made at the end of a step.
+    The tree comes from events of :class:`torch.nn.Module` when children, parameters and buffers are set, and from walking a
+    module at its first call. Paths are built at the end of a step.
     """
 
     def __init__(self) -> None:
@@ -139,7 +139,7 @@ class Modules:
         return self._owners[bisect_right(self._starts, sequence) - 1]
 
     def begin_step(self) -> None:
-        """Sequence numbers of earlier steps are not asked for again."""
+        """Forget the sequence numbers of earlier steps."""
         self._starts, self._owners = [0], [self.stack[-1]]
 
     # --- copies ---

@@ -42,7 +42,7 @@ def recomputed(capture: Capture, paths: Collection[str]) -> Capture:
 
 
 def recomputed_with_source(capture: Capture, paths: Collection[str]) -> tuple[Capture, I64]:
-    """As :func:`recomputed`, and [new operations] which operation of ``capture`` each one is or repeats."""
+    """Like :func:`recomputed`, with [new operations] the operation of ``capture`` that each is or repeats."""
     outer_paths = outermost(paths)
     if not outer_paths:
         return capture, np.arange(len(capture.op_phase))
@@ -99,7 +99,7 @@ def _category(c: Capture, storage: int) -> Category:
 
 
 def _move(edit: Editor, lives: Lives, storage: int, copy: int, segment: Segment) -> None:
-    """The saved ``storage`` goes when the forward returns; its ``copy`` lives until it would have gone."""
+    """The saved ``storage`` is freed when the forward returns; its ``copy`` lives until the original would have been freed."""
     death = int(lives.death[storage])
     edit.freed(storage, segment.end_op)
     if death < len(edit.capture.event_op):

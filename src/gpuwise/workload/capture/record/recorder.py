@@ -174,7 +174,7 @@ class Recorder:
         self.storages.resize(key, new, len(self.op_signature) - 1)
 
     def finding(self, kind: str, message: str, hint: str) -> None:
-        """Kept with the user's line; counted per step."""
+        """Record a finding with the user's line; counted per step."""
         where = self.lines.here()
         (self._findings if self.in_step else self._setup_findings)[(kind, message, where, hint)] += 1
 
@@ -342,7 +342,7 @@ class Recorder:
         return {*map(id, updated), *(id(p) for p in self._parameters.values() if p.grad is not None)}
 
     def _note_copy(self, module: torch.nn.Module) -> None:
-        """What a copy of the model holds is not the model's."""
+        """Exclude the modules of a copied model."""
         for tensor in (*module._parameters.values(), *module._buffers.values()):
             index = self.storages.index_of(tensor) if tensor is not None else -1
             if index >= 0:
@@ -358,7 +358,7 @@ class Recorder:
     # --- steps ---
 
     def begin_step(self) -> None:
-        """What comes now is a step; what came before the first one is set-up."""
+        """Start a step; earlier operations are set-up, if it is the first."""
         self._note_parameters()
         for optimizer in list(self.optimizers.values()):
             self._note_states(optimizer)
@@ -384,7 +384,7 @@ class Recorder:
         return _OPTIMIZER in self.op_phase[since:]
 
     def drop_step(self) -> None:
-        """What has run since :meth:`begin_step` is no step."""
+        """Discard everything since :meth:`begin_step`."""
         if self.in_step:
             self.calls.pop()
         self._begun, self.in_step = None, False

@@ -53,7 +53,7 @@ _PLAIN_BROADCAST = ("slice_backward", "select_backward", "cat", "stack")
 
 
 class KernelRow(NamedTuple):
-    """What a family's kernel is told beside the signature's own FLOP and bytes."""
+    """Inputs of a family's kernel beside the signature's own FLOP and bytes."""
 
     shape: tuple[int, ...] = ()
     flag: int = 0
@@ -62,7 +62,7 @@ class KernelRow(NamedTuple):
 
 
 def rows_of(signatures: Sequence[Signature], settings: Settings) -> OpTable:
-    """[R] one row of each signature, in order, in the phase its name tells.
+    """[R] one row per signature, in order, in the phase of its name.
 
     fp32 products and convolutions that the step's settings run in TF32 have the format ``tf32``.
     """
@@ -73,7 +73,7 @@ def rows_of(signatures: Sequence[Signature], settings: Settings) -> OpTable:
 
 
 def _add(table: OpTableBuilder, name: str, s: Signature, settings: Settings, phase: Phase, count: float = 1.0) -> None:
-    """The row of ``s``, as its family's kernels are told of it."""
+    """The row of ``s`` for its family's kernels."""
     family = family_of(s)
     row = _ROWS.get(family, _memory_bound)(s, family)
     dtype = row_dtype(s)
@@ -106,7 +106,7 @@ def _product(s: Signature, family: str) -> KernelRow:
 
 
 def _layout(s: Signature) -> str:
-    """How the operands of a product lie: a linear layer's forward, its input gradient or its weight gradient."""
+    """Operand layout of a product: a linear layer's forward, its input gradient or its weight gradient."""
     pair = [t for t in s.inputs if len(t.shape) >= 2][-2:]
     if len(pair) < 2:
         return "tn"
@@ -202,7 +202,7 @@ def _recurrent(s: Signature, family: str) -> KernelRow:
 
 
 def steps_of(s: Signature) -> int:
-    """Time steps of a recurrent signature: one captured call is a chain of so many."""
+    """Time steps of a recurrent signature: one captured call is a chain of that many."""
     input_shape = s.inputs[0].shape
     return int(input_shape[1] if s.attribute("batch_first") and len(input_shape) == 3 else input_shape[0]) if input_shape else 1
 
@@ -240,7 +240,7 @@ def _memory_bound(s: Signature, family: str) -> KernelRow:
 
 
 def _image_sizes(s: Signature) -> tuple[tuple[int, ...], int]:
-    """Images, channels, places and the bytes of an element of what a batch norm reads, and how it lies."""
+    """Images, channels, positions, bytes per element and layout of a batch norm's input."""
     image = s.inputs[1 if "backward" in s.op else 0]
     flag = CHANNELS_LAST if channels_last(image) or len(image.shape) == 2 else 0
     return (image.shape[0], image.shape[1], math.prod(image.shape[2:]), int(TENSOR_BYTES.get(image.dtype, 4))), flag
@@ -271,7 +271,7 @@ def _joined_sizes(s: Signature) -> tuple[tuple[int, ...], int]:
 
 
 def _scanned_sizes(s: Signature) -> tuple[tuple[int, ...], int]:
-    """Scans, elements of each, and how far apart its neighbours lie in a dense tensor (1: side by side)."""
+    """Scans, elements per scan, and the distance of its neighbours in a dense tensor (1: adjacent)."""
     dim = s.attribute("dim")
     shape = s.inputs[0].shape if s.inputs else ()
     if not isinstance(dim, int) or not shape or not -len(shape) <= dim < len(shape) or "cum" not in short_name(s.op):
@@ -281,7 +281,7 @@ def _scanned_sizes(s: Signature) -> tuple[tuple[int, ...], int]:
 
 
 def _turned_sizes(s: Signature) -> tuple[tuple[int, ...], int]:
-    """Elements that a norm over rows copies first, as their rows do not lie together, and the bytes of one."""
+    """Elements that a norm over rows copies first because its rows are not contiguous, and their size in bytes."""
     inputs = s.inputs[: 2 if "backward" in s.op else 1]
     apart = [t for t in inputs if dense_order(t) != tuple(sorted(dense_order(t)))]
     return (sum(map(elements, apart)), int(TENSOR_BYTES.get(s.inputs[0].dtype, 4))) if apart else (), 0
@@ -314,7 +314,7 @@ _ROWS = {
 
 
 _SIZED = (Kind.COPY, Kind.COLLECTIVE, Kind.EMBEDDING, Kind.OPTIMIZER)
-"""Kinds whose sizes stand in the table though their time follows from the bytes."""
+"""Kinds whose sizes are in the table although their time follows from the bytes."""
 
 
 def memory_kernel(s: Signature, family: str) -> str:
@@ -375,7 +375,7 @@ ROW_NORM_PASSES = {"forward": 1.0, "backward": 7.0 / 3.0}
 """LayerNorm and RMSNorm keep their row forward; the backward reads it twice, and again for the weights
 (native/cuda/layer_norm_kernel.cu)."""
 FROZEN_NORM_PASSES = 5.0 / 3.0
-"""Of a backward that wants no gradients of the weights."""
+"""Passes of a backward without weight gradients."""
 
 
 def _norm_passes(name: str, s: Signature) -> float:

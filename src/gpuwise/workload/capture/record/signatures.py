@@ -74,7 +74,7 @@ def spec_of(tensor: Tensor) -> TensorSpec:
 
 
 class Overload:
-    """What is fixed for one operator overload."""
+    """Constant properties of one operator overload."""
 
     __slots__ = ("arguments", "copies", "mutated", "name", "namespace", "op", "view")
 
@@ -90,7 +90,7 @@ class Overload:
 
 
 COLLECTIVE_ATTRIBUTES = ("collective", "payload_bytes", "group_size", "group_ranks")
-"""What :mod:`gpuwise.workload.capture.ops.distributed` adds to the call of a collective."""
+"""Attributes that :mod:`gpuwise.workload.capture.ops.distributed` adds to the call of a collective."""
 
 
 class Signatures:

@@ -63,7 +63,7 @@ class Storages:
         self.fresh.append(key)
 
     def freed(self, key: int, op: int) -> None:
-        """The storage is gone; ``op`` is the last operation that ran."""
+        """Mark the storage as freed; ``op`` is the last operation that ran."""
         index = self.alive.pop(key, None)
         if index is None:
             self.host_bytes -= self.host.pop(key, 0)
@@ -137,11 +137,11 @@ class Storages:
                 into.add(index)
 
     def decide(self, phases: np.ndarray, first_step_op: int) -> np.ndarray:
-        """Category of every storage: what was said of it, else what its life says.
+        """Category of every storage: its label, else from its lifetime.
 
-        Collective buffers, then inputs; saved for backward if a node of the graph kept it when the backward began, or
-        if it was born in a forward (or a recomputed one) and the backward let it go; what the set-up made and
-        nothing owns is a buffer; what an optimizer step made and left alive is optimizer state; the rest is temporary.
+        Collective buffers, then inputs. Saved for backward: referenced by a node of the graph at the start of the backward, or
+        allocated in a (recomputed) forward and freed by the backward. Buffer: allocated in the set-up without an owner.
+        Optimizer state: allocated by an optimizer step and still live. The rest is temporary.
         """
         count = len(self.nbytes)
         born_op = np.array(self.op, np.int64)

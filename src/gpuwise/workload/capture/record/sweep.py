@@ -179,7 +179,7 @@ def _divided(total: int, scale: int) -> int:
 
 
 def _whole(values: Sequence[int], weights: Sequence[Fraction]) -> int:
-    """The interpolated integer. Raises UnpredictableError when it is none."""
+    """The interpolated value as an integer. Raises UnpredictableError if it is not one."""
     if all(v == values[0] for v in values):
         return values[0]
     total = sum((w * v for w, v in zip(weights, values, strict=True)), Fraction(0))

@@ -1,7 +1,7 @@
-"""The sizes and the format of a captured operation as the step table has them. No torch here.
+"""Sizes and format of a captured operation in the form of the step table. No torch here.
 
 Shapes follow :mod:`gpuwise.workload.step`; a batched product [B, M, K] x [B, K, N] is ``matmul`` (B, M, N, K), an attention is
-read from its query, key and value whatever kernel ran it.
+described by its query, key and value for every kernel.
 """
 
 from __future__ import annotations
