@@ -1,9 +1,8 @@
-"""Carbon of a run: what its electricity emits on the grid, and its part of making the machines.
+"""Carbon of a run: emissions of its electricity on the grid, and its share of manufacturing the machines.
 
-Operational carbon is location-based (GHG Protocol Scope 2): energy at the meter times what the grid emits a
-kilowatt-hour on average over a year. Embodied carbon is that of making accelerators and hosts, spread over
-the hours of their life in which somebody uses them (Luccioni et al., arXiv 2211.02001). The two are apart,
-since certificates can cover the first alone.
+Operational carbon is location-based (GHG Protocol Scope 2): energy at the meter times the grid's yearly average emissions per
+kilowatt-hour. Embodied carbon is that of making accelerators and hosts, spread over the hours of use in their life (Luccioni
+et al., arXiv 2211.02001). The two are separate, since certificates can cover the first alone.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ class Carbon:
         return None if self.operational_kg is None else sum_independent([self.operational_kg, self.embodied_kg])
 
     def as_dict(self) -> dict[str, object]:
-        """The masses in kg of CO2 equivalent as a document has them; None where the grid is not known."""
+        """The masses in kg of CO2 equivalent for a document; None for an unknown grid."""
         total = self.total_kg
         return {
             "operational_kg": None if self.operational_kg is None else self.operational_kg.as_dict(),
@@ -60,7 +59,7 @@ def carbon(kwh: Estimate | None, time_s: Estimate, cluster: Cluster, grid: Grid 
 
 
 def embodied_kg(time_s: Estimate, cluster: Cluster) -> Estimate:
-    """The part of making ``cluster`` that ``time_s`` of its use stands for."""
+    """Share of manufacturing ``cluster`` for ``time_s`` of use."""
     facts = operations()
     life_s = of_quantity(facts["lifetime_years"]).scaled(YEAR_S)
     use = of_quantity(facts["home_use" if is_personal(cluster) else "lifetime_use"])

@@ -1,6 +1,6 @@
-"""Accelerator-hours to money: which price, from whom, how old, and how far prices lie apart.
+"""From accelerator-hours to money: price, provider, age, and spread of prices.
 
-The clock is the caller's: ``today`` is always given.
+The clock is the caller's: ``today`` is always an argument.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ STALE_DAYS = 60
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """US dollars per hour and accelerator. ``low`` and ``high`` are the cheapest and dearest provider's
-    price; ``expected`` is what a cost is made with. ``as_of`` is the middle date of the offers it stands
-    on, ``oldest`` the first; None for a price the person gave."""
+    """US dollars per hour and accelerator. ``low`` and ``high`` are the cheapest and dearest provider's price; ``expected`` is
+    the price used for costs. ``as_of`` is the median date of its offers, ``oldest`` the earliest; None for a price given by
+    the user."""
 
     low: float
     expected: float
@@ -78,7 +78,7 @@ def user_price(usd_per_hour: float) -> Price:
 def typical_price(cluster: Cluster, today: datetime.date) -> Price:
     """The median over providers that rent this accelerator, each with its cheapest price on demand in stock.
 
-    Raises UnpredictableError when nobody does.
+    Raises UnpredictableError without offers.
     """
     span = typical_price_usd_per_hour(cluster.accelerator.id, today)
     cheapest = current_by_provider(cluster.accelerator.id, today)
@@ -89,7 +89,7 @@ def typical_price(cluster: Cluster, today: datetime.date) -> Price:
 
 
 def contract_price(cluster: Cluster, today: datetime.date) -> Price | None:
-    """The person's own cheapest contract for this accelerator that holds today; None when there is none."""
+    """The user's cheapest valid contract for this accelerator today; None without one."""
     contracts = contracts_for(cluster.accelerator.id, today)
     if not contracts:
         return None
@@ -131,8 +131,8 @@ def provider_price(cluster: Cluster, provider: str, today: datetime.date) -> Pri
 def price_of(
     cluster: Cluster, today: datetime.date, *, usd_per_hour: float | None = None, provider: str | None = None
 ) -> Price | None:
-    """The price to plan with: the one given, a provider's, the person's own contract, or the typical one;
-    None when nobody rents the accelerator. Raises InputError for both a price and a provider."""
+    """The price to plan with: the given one, a provider's, the user's own contract, or the typical one; None if the
+    accelerator has no offers. Raises InputError for both a price and a provider."""
     if usd_per_hour is not None and provider is not None:
         raise InputError("a price and a provider both set the price of an hour", hint="leave out --price or --provider")
     if usd_per_hour is not None:
@@ -146,8 +146,8 @@ def price_of(
 
 
 def market_factor(accelerator_id: str, price: Price, today: datetime.date) -> float:
-    """How much dearer than ``price`` the accelerator may be elsewhere: at the typical provider, at the worse end of what so many
-    prices say. A price of one's own is what it is: 1."""
+    """Factor by which the accelerator may cost more than ``price`` elsewhere: the typical provider's price at the pessimistic
+    end, given the number of prices. 1 for the user's own price."""
     if price.origin != "market":
         return 1.0
     warnings = math.exp(Z80 * ONE_PROVIDER_SIGMA / math.sqrt(price.n_providers))
@@ -155,12 +155,12 @@ def market_factor(accelerator_id: str, price: Price, today: datetime.date) -> fl
 
 
 VARIANT_RATE, VARIANT_MEMORY = 1.15, 1.35
-"""Variants of a chip lie so near: H100 of 80 and 96 GB, H800, A800."""
+"""Tolerances for variants of a chip: H100 of 80 and 96 GB, H800, A800."""
 
 
 def variant_price(cluster: Cluster, today: datetime.date) -> Price | None:
-    """The market's price of the accelerator nearest to ``cluster``'s among those of its family, form and rate, where nobody rents
-    out its own: H100 SXM for H800, which is only sold in China. None when there is no such."""
+    """The market's price of the accelerator nearest to ``cluster``'s among those of its family, form and rate, if it has no
+    offers itself: H100 SXM for H800, which is only sold in China. None if there is no such accelerator."""
     mine = cluster.accelerator
     near: list[tuple[float, str]] = []
     for other in accelerators().values():

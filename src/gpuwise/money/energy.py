@@ -42,8 +42,8 @@ def energy(
     site: Site | None = None,
     accelerator_w: Estimate | None = None,
 ) -> Energy | None:
-    """Energy of ``time_s`` on ``cluster``, whose accelerators draw ``accelerator_w`` each where that is known of the work; None
-    when the accelerator's design power is not published."""
+    """Energy of ``time_s`` on ``cluster``; ``accelerator_w`` is the power per accelerator if known for the work. None when the
+    accelerator's design power is not published."""
     budget = cluster_power(cluster, workload=workload, site=site, accelerator_w=accelerator_w)
     return None if budget is None else energy_of(time_s, budget)
 

@@ -49,7 +49,7 @@ class PowerBudget:
 
     @property
     def computers_w(self) -> float:
-        """What computers and network draw, without the site."""
+        """Power of computers and network, without the site."""
         return self.accelerators_w.expected + self.host_w.expected + self.network_w.expected
 
     @property
@@ -90,9 +90,9 @@ def cluster_power(
     pue: float | None = None,
     accelerator_w: Estimate | None = None,
 ) -> PowerBudget | None:
-    """Mean power of ``cluster`` at ``workload`` (training, serving, diffusion or idle), standing at ``site``
-    (by default a data centre, or at home for personal machines) or at a ``pue`` of the person's own. ``accelerator_w``: what
-    one accelerator draws, where the work is known; otherwise what such workloads do.
+    """Mean power of ``cluster`` at ``workload`` (training, serving, diffusion or idle), at ``site`` (default: a data centre, or
+    home for personal machines) or with the user's own ``pue``. ``accelerator_w``: power of one accelerator if known for the work;
+    default: typical for the workload.
 
     None when the accelerator's design power is not published. Raises InputError on a ``pue`` below 1 and
     UnknownNameError on a workload.
@@ -146,7 +146,7 @@ def host_power_w(cluster: Cluster) -> Estimate:
 
 
 def is_personal(cluster: Cluster) -> bool:
-    """Whether the cluster is one's own computer rather than a server."""
+    """Whether the cluster is a personal computer rather than a server."""
     return cluster.system.id in PERSONAL_SYSTEMS or cluster.accelerator.form in (*WHOLE_DEVICES, "Laptop")
 
 
@@ -172,8 +172,8 @@ def of_quantity(quantity: Quantity, basis: Basis = "derived") -> Estimate:
 
 @cache
 def _usual_spare() -> float:
-    """What a host may draw beyond its accelerators, over their design power: the median of the systems whose
-    makers publish both."""
+    """Host power beyond the accelerators, relative to their design power: the median of the systems whose manufacturers
+    publish both."""
     spares = [
         s.max_power_w / (s.count * s.accelerator.tdp_w) - 1.0
         for s in systems().values()

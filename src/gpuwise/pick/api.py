@@ -51,11 +51,10 @@ def pick(
     top: int = TOP,
     known: Predictions | None = None,
 ) -> Pick:
-    """Every accelerator in every way it can be had, ranked for ``job`` within ``limits``, or left out with the reason.
+    """Every accelerator in every form of acquisition, ranked for ``job`` within ``limits``, or excluded with a reason.
 
-    The best ``top`` of each way (rented, bought, notebook) are predicted exactly; of the others it is known that they
-    cannot be among them. Prices are as of ``today``. Raises InputError and UnknownNameError on limits that cannot be
-    meant.
+    The best ``top`` of each way (rented, bought, notebook) are predicted exactly; the others provably cannot be among them.
+    Prices are as of ``today``. Raises InputError and UnknownNameError on invalid limits.
     """
     pick_limits, money = limits or Limits(), terms or Terms()
     check_limits(pick_limits)

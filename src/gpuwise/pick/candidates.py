@@ -1,7 +1,7 @@
-"""What could be had at all: every accelerator of the catalogue in each way it is rented, sold or lent.
+"""All candidates: every accelerator of the catalogue in each form in which it is rented, sold or lent.
 
-A :class:`Acquisition` is one accelerator had in one manner (rented by the hour, bought new, bought second-hand, a hosted
-notebook). It is what is counted: every way is ranked or left out with a reason.
+An :class:`Acquisition` is one accelerator in one form (rented by the hour, bought new, bought second-hand, a hosted notebook).
+It is the unit that is counted: each is ranked or excluded with a reason.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ LAUNCH_DAYS = 365
 
 @dataclass(frozen=True, slots=True)
 class Acquisition:
-    """One accelerator, had in one way. Of ``rent``, ``purchase`` and ``notebook`` the one that applies is set, and none of
-    them when nobody offers it."""
+    """One accelerator in one form of acquisition. One of ``rent``, ``purchase`` and ``notebook`` is set; none if there is no
+    offer."""
 
     accelerator: Accelerator
     how: str
@@ -64,8 +64,8 @@ class Acquisition:
     stale: bool = False
     """The purchase price is older than :data:`STALE_DAYS`, and no shop keeps it in force."""
     market: float = 1.0
-    """Of a rent: what a typical provider would ask, at the worse end of what is known of that, over the price; what only dear
-    ones rent out is not to be had for less."""
+    """Factor of a rent over its price: a typical provider's price at the pessimistic end. An accelerator that only expensive
+    providers rent out is not counted as cheaper."""
 
     @property
     def label(self) -> str:
@@ -76,7 +76,7 @@ class Acquisition:
 
     @property
     def key(self) -> tuple[str, str, str]:
-        """What tells ways apart: accelerator, how it is had, and the plan or the condition with the memory sold."""
+        """Unique key of an acquisition: accelerator, form, and the plan or the condition with the memory sold."""
         detail = f"{self.notebook.provider} {self.notebook.plan}" if self.notebook is not None else self.condition
         memory = f" {self.accelerator.memory_bytes / GIB:.0f}" if self.purchase and self.accelerator.unified_memory else ""
         return self.accelerator.id, self.how, detail + memory
@@ -90,12 +90,12 @@ class Exclusion:
     code: str
     why: str
     progress: int = 0
-    """How far it came: of an accelerator's ways the one that came furthest speaks for it."""
+    """Last stage reached: the furthest candidate of an accelerator represents it."""
     short: float = math.inf
-    """By how much, in the unit of its code: the nearest misses are named first."""
+    """Shortfall in the unit of its code: the nearest misses are named first."""
 
     def as_dict(self) -> dict[str, object]:
-        """As a document has it; ``reason`` is the stable code."""
+        """The document of an exclusion; ``reason`` is the stable code."""
         return {
             "accelerator": self.way.accelerator.id,
             "name": self.way.accelerator.name,
@@ -126,12 +126,12 @@ CODES: dict[str, tuple[int, str]] = {
 
 
 def left_out(way: Acquisition, code: str, why: str, short: float = math.inf) -> Exclusion:
-    """A way left out for ``code``."""
+    """A candidate excluded for ``code``."""
     return Exclusion(way, code, why, CODES[code][0], short)
 
 
 def ways(limits: Limits, today: datetime.date) -> Iterator[Acquisition]:
-    """Every way of every accelerator that the limits ask about; one without a price where nobody offers any."""
+    """Every form of acquisition of every accelerator within the limits; one without a price if there is no offer."""
     lent: dict[str, list[Notebook]] = {}
     if "notebook" in limits.ways:
         for plan in notebooks():
@@ -164,7 +164,7 @@ def ways(limits: Limits, today: datetime.date) -> Iterator[Acquisition]:
 
 
 def refused(way: Acquisition, limits: Limits, purpose: str) -> Exclusion | None:
-    """What rules a way out before anything is computed; None when nothing does."""
+    """Reason that excludes a candidate before any prediction; None without one."""
     accelerator = way.accelerator
     if limits.form is not None and limits.form not in forms_of(accelerator.id):
         return left_out(way, "form", f"{' or '.join(forms_of(accelerator.id))}, not {limits.form}")
@@ -184,8 +184,8 @@ def refused(way: Acquisition, limits: Limits, purpose: str) -> Exclusion | None:
 
 
 SOFTWARE_JOBS = {"embed": "image", "rerank": "image", "speech": "infer", "vision": "train", "video": "image"}
-"""What the software of a purpose is judged as, where it has no verdict of its own: encoders run under PyTorch (vLLM, TEI) as
-makers of images do, and not under llama.cpp."""
+"""Purpose whose software rating applies to a purpose without its own: encoders run under PyTorch (vLLM, TEI) like diffusion
+models, and not under llama.cpp."""
 
 
 @cache
@@ -221,7 +221,8 @@ def _most_owned(accelerator: Accelerator) -> int:
 
 @cache
 def forms_of(accelerator_id: str) -> tuple[str, ...]:
-    """What it is had as, of :data:`~gpuwise.pick.limits.FORMS`: a chip with shared memory as the machines that are priced."""
+    """Forms of the accelerator, from :data:`~gpuwise.pick.limits.FORMS`: a chip with shared memory as the machines that have
+    prices."""
     board = board_of(accelerator_id)
     category = board.category if board is not None else "card"
     if category in ("module", "superchip", "cloud"):
@@ -248,9 +249,9 @@ def cluster_of(accelerator_id: str, n: int) -> Cluster | None:
 
 @cache
 def _sold(accelerator: Accelerator, condition: str, form: str | None) -> tuple[tuple[Accelerator, PurchaseRange], ...]:
-    """The configurations the purchase prices are for, least memory first: a chip that shares its memory with the host is sold
-    with several sizes of it, in several machines, of which one takes the cheapest (of the ``form`` asked for). Where a price does
-    not say, it is that of the smallest configuration known of the chip."""
+    """Configurations with purchase prices, smallest memory first: a chip that shares its memory with the host is sold with
+    several sizes of it, in several machines, of which the cheapest (of the requested ``form``) counts. A price without a
+    configuration is for the chip's smallest known one."""
     if not accelerator.unified_memory:
         purchase = _purchase(accelerator.id, condition)
         return () if purchase is None else ((accelerator, purchase),)

@@ -1,16 +1,16 @@
-"""Which accelerators serve a load for the least money: every one that is rented and that the engine runs on, simulated; where
-machines that are bought count too, those at their price over three years with resale and electricity, edge modules and machines
-with unified memory among them, under llama.cpp where the engine does not run on them.
+"""Accelerators that serve a load at the lowest cost: every rented one that the engine supports, simulated. Purchases, if
+included, are priced over three years with resale and electricity; edge modules and machines with unified memory run llama.cpp if
+the engine does not support them.
 
-No fleet costs less than its arithmetic at the specified peak and the caches its tokens read:
+Lower bound of a fleet's cost: its arithmetic at the specified peak and the cache reads of its tokens:
 
     $/request >= price x (2 N (prompt + answer) / peak + answer x KV(prompt + answer / 2) / bandwidth)
 
-and none for a given load less than one replica on as few accelerators as hold the model. Accelerators are looked at in the order
-of these bounds. None is simulated whose prompts alone take longer at its peak than the first token may, whose bounds lie above
-the best answers found, or which would have to come nearer to the first than any before. Once there are enough answers, one is
-searched only if a layout of it keeps the targets at the rate that it needs to be among the best: no layout whose closed form lies
-below that rate, or that takes more accelerators than may be paid for, is simulated at all, and the others once.
+and for a given load, one replica on the fewest accelerators on which the model fits. Accelerators are evaluated in the order
+of these bounds. One is not simulated if its prompts alone exceed the time-to-first-token target at its peak, if its bounds
+exceed the best answers so far, or if it would have to come nearer to its bound than any before. With enough answers, one is
+searched only if a layout meets the targets at the rate needed to be among the best: layouts whose closed form is below that
+rate, or that need too many accelerators, are not simulated; the others are simulated once.
 """
 
 from __future__ import annotations
@@ -58,15 +58,15 @@ TOP = 5
 RESOLUTION = 1.08
 """Between the two rates where a search that ranks stops."""
 CLOSER = 0.85
-"""Of the smallest ratio of cost to its bound seen so far: how much nearer another accelerator may come."""
+"""Factor on the smallest ratio of cost to bound so far: how much nearer to its bound another accelerator may come."""
 FEW = 3.0
-"""Times its bound, above which one replica's price says that it has little to do: at a third of its peak, which splits over slow
+"""Ratio to the bound above which one replica's price means low utilisation: at a third of its peak, which splits over slow
 links seldom reach."""
 
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One accelerator as the fleet that carries the load."""
+    """One accelerator as the fleet that serves the load."""
 
     cluster: Cluster
     limit: Limit
@@ -75,11 +75,11 @@ class Option:
     """``rent``, ``new`` or ``used``."""
     usd_per_accelerator_hour: float = 0.0
     asked: bool = False
-    """The fleet carries a load that is asked for, not as much as it can."""
+    """The fleet serves a requested load, rather than its maximum."""
 
     @property
     def name(self) -> str:
-        """Of the accelerator, and how it is had where that is not by the hour."""
+        """Name of the accelerator, with the form of acquisition if it is not rented by the hour."""
         name = self.cluster.accelerator.name
         return name if self.how == "rent" else f"{name}, bought {self.how}"
 
@@ -90,8 +90,8 @@ class Option:
 
     @property
     def key(self) -> float:
-        """What options are ranked by: dollars for a million tokens written, or an hour where a load is asked for: users who wait
-        longer read fewer tokens."""
+        """Ranking key: dollars per million output tokens, or per hour for a requested load (users who wait longer read fewer
+        tokens)."""
         return self.per_million if not self.asked else math.inf if self.fleet.usd_per_hour is None else self.fleet.usd_per_hour
 
 
@@ -115,8 +115,8 @@ class CapacityRanking:
     """A cheaper fleet of two kinds; None where none is."""
 
     def with_answer(self, limit: Limit | None, fleet: Fleet | None, demand: Demand, limits: Limits) -> CapacityRanking:
-        """The first option with what more requests and a search of the engine's options found; in its new place, or left out
-        where it keeps the targets no more, and the fleet of two kinds with it."""
+        """The first option after a longer simulation and a search of the engine's options: at its new rank, or dropped if it
+        no longer meets the targets, together with the fleet of two kinds."""
         first, *others = self.options
         if limit is None or fleet is None:
             left_out = (*self.left_out, CapacityExclusion(first.name, "misses the targets where it is simulated at length"))
@@ -126,8 +126,8 @@ class CapacityRanking:
         return replace(self, options=options, mixed=_mixed(options, demand, limits))
 
     def answered(self, ask: Callable[[Option], Draft], demand: Demand, limits: Limits) -> tuple[CapacityRanking, Capacity]:
-        """The options and the full answer of the first of them, which has its place by it: where more requests make an option
-        dearer than the next, that one is asked too. Only the one that stays first is completed."""
+        """The options and the full answer of the first, ranked by that answer: if a longer simulation makes an option more
+        expensive than the next, the next is simulated too. Only the one that stays first is completed."""
         ranked, drafts = self, dict[str, Draft]()
         while ranked.options and ranked.options[0].name not in drafts:
             name = ranked.options[0].name
@@ -148,15 +148,15 @@ class CapacityRanking:
 class _Candidate:
     cluster: Cluster
     usd_per_hour: float
-    """Of one accelerator: its rent, or what it was bought for over its life and its electricity."""
+    """Hourly cost of one accelerator: rent, or purchase over its life and electricity."""
     how: str
     wanted: Requirements
     bound_usd: float
-    """Of a million tokens written, at the least."""
+    """Lower bound of the cost of a million output tokens."""
     least_ttft_s: float
-    """Of a prompt at the target's percentile, over a whole host."""
+    """Minimum time to first token of a prompt at the target's percentile, over a whole host."""
     least: int
-    """Accelerators of the smallest replica that holds the model; 1 where none does, and where nothing is asked for."""
+    """Accelerators of the smallest replica on which the model fits; 1 if none fits, or without a requested load."""
     split_slowly: bool
     """The model has to be split, over links that are far from the arithmetic: such answers are rarely the cheapest, and the
     simulations of their stages the longest."""
@@ -283,7 +283,7 @@ def rank_accelerators(
 
 
 def _mixed(options: Sequence[Option], demand: Demand, limits: Limits) -> MixedFleet | None:
-    """Of what each kind carries by itself, for the peak; None where nothing was asked for."""
+    """The fleet of two kinds for the peak, from the load that each serves alone; None without a requested load."""
     if (demand.rate_per_s is None and demand.users is None) or not options:
         return None
     kinds = [
@@ -349,7 +349,7 @@ def _candidates(
 
 
 def _asked_for(way: Acquisition, limits: Limits) -> bool:
-    """Whether the form, the vendor and the condition are among those asked for."""
+    """Whether form, vendor and condition match the request."""
     accelerator = way.accelerator
     if limits.form is not None and limits.form not in forms_of(accelerator.id):
         return False
@@ -357,8 +357,8 @@ def _asked_for(way: Acquisition, limits: Limits) -> bool:
 
 
 def _engine_on(accelerator: Accelerator, wanted: Requirements, way: Acquisition) -> Requirements | None:
-    """``wanted`` on this accelerator; under llama.cpp where a machine is bought that the engine does not run on; None where
-    nothing runs."""
+    """The ``wanted`` engine on this accelerator; llama.cpp for a purchase that the engine does not support; None if nothing
+    runs."""
     if engine_runs(accelerator, wanted.engine):
         return wanted
     if way.purchase is not None and wanted.version is None and wanted.tp in (None, 1) and engine_runs(accelerator, LOCAL_ENGINE):
@@ -367,7 +367,7 @@ def _engine_on(accelerator: Accelerator, wanted: Requirements, way: Acquisition)
 
 
 def _hourly(way: Acquisition, cluster: Cluster, today: datetime.date) -> float | None:
-    """Dollars an hour of one accelerator; None where no price is known."""
+    """Dollars per hour of one accelerator; None without a price."""
     if way.rent is not None:
         price = price_of(cluster, today)
         return None if price is None else price.expected
@@ -379,7 +379,7 @@ def _hourly(way: Acquisition, cluster: Cluster, today: datetime.date) -> float |
 
 
 def _host(accelerator: Accelerator) -> Cluster:
-    """A whole machine of it: its usual system, or as many cards as are put together."""
+    """A whole machine: its usual system, or the usual number of cards per host."""
     system = default_system(accelerator)
     several = cluster_of(accelerator.id, MOST_IN_A_HOST) if system.count < MOST_IN_A_HOST and accelerator.form == "PCIe" else None
     return several if several is not None and several.n_systems == 1 else Cluster(system, system.count)

@@ -69,7 +69,7 @@ def job_document(job: ModelJob | PassJob) -> dict[str, object]:
 
 
 def limits_document(limits: Limits) -> dict[str, object]:
-    """What the answer had to stay within; None where nothing was said."""
+    """The limits of the answer; None without any."""
     have = limits.have
     return {
         "budget_usd": limits.budget_usd,

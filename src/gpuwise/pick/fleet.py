@@ -1,6 +1,6 @@
-"""``pick --for mixed``: a card to train on, one to serve from and one to develop on, within one purse.
+"""``pick --for mixed``: a card to train on, one to serve from and one to develop on, within one budget.
 
-Every triple of options is looked at (a few ten thousand, as arrays), so that the split is the best of those predicted::
+Every triple of options is evaluated (a few ten thousand, as arrays), so the split is the optimum of the predicted ones::
 
     maximise  sum_r w_r log(speed_r / best speed_r)   subject to   cost <= budget
 
@@ -34,7 +34,7 @@ ROLES = ("train", "serve", "develop")
 RUNS_A_YEAR = 12
 """Fine-tuning runs: one a month."""
 DEVELOP_HOURS = 500.0
-"""Of a card under a developer's hands in a year: two hours on each working day."""
+"""Hours per year of an interactive development card: two hours on each working day."""
 SERVE_USERS = 4
 YEAR_H = 8766.0
 CHANGE_PENALTY = 0.8
@@ -56,7 +56,7 @@ class Choice:
     slots: float = 0.0
     power_w: float = 0.0
     friction: float = 1.0
-    """By how much it is harder to have and to use than one card that runs CUDA."""
+    """Factor by which it is harder to obtain and use than one card that runs CUDA."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ class RoleRow:
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """``best`` is None when no three options fit into the budget."""
+    """``best`` is None if no three options are within the budget."""
 
     name: str
     budget_usd: float
@@ -95,7 +95,7 @@ class Fleet:
     assumed: tuple[str, ...]
 
     def rows(self) -> tuple[RoleRow, ...]:
-        """The best split, a role a line; a shared card's price stands in the first of its roles."""
+        """The best split, one role per line; a shared card's price is in its first role."""
         if self.best is None:
             return ()
         paid: set[str] = set()

@@ -1,7 +1,7 @@
-"""What the accelerator is wanted for: a job with its gaps filled by stated defaults.
+"""Purpose of the accelerator: a job with its gaps filled by stated defaults.
 
-``train``, ``finetune`` and ``learn`` end (the work is a count of tokens); ``infer`` goes on (the work is a load, the
-money is for a period). Every default that was filled in is said in ``assumed``.
+``train``, ``finetune`` and ``learn`` end (the work is a number of tokens); ``infer`` continues (the work is a load, the money
+is for a period). ``assumed`` lists every default.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ METHODS = ("full", "lora", "qlora")
 BITS = (16, 8, 4)
 """Bits of a weight an answer may be served in, widest first."""
 HOME_BITS, SERVER_BITS = (4,), (8, 4)
-"""What is taken when nothing is said, on all hardware alike: 4 bits for one user, as the files of llama.cpp and Ollama are; 8
-bits for several, and 4 where nothing else fits. Wider weights count as room left, never as another job."""
+"""Default weight bits, the same on all hardware: 4 bits for one user, as in files of llama.cpp and Ollama; 8 bits for several
+users, and 4 if that does not fit. Wider weights count as headroom, never as a different job."""
 FINE_TUNING_TOKENS = 10e6
-"""Ten thousand conversations of a thousand tokens; said as assumed whenever it is used."""
+"""Ten thousand conversations of a thousand tokens; listed as assumed whenever it is used."""
 PROMPT_TOKENS, OUTPUT_TOKENS = 1020, 129
 """Medians of a conversation service (Azure LLM inference trace 2023, conversation; github.com/Azure/AzurePublicDataset)."""
 CONTEXT_TOKENS = 4096
-"""What Ollama gives a conversation unless told otherwise (docs.ollama.com/faq, context window)."""
+"""Default context of an Ollama conversation (docs.ollama.com/faq, context window)."""
 PEAK_OVER_MEAN = 1.54
 """Busiest minute over the mean of the same trace: a service is sized for it."""
 USER_HOURS_PER_DAY = 8.0
@@ -44,14 +44,14 @@ _MOST = 1e15
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What is asked of a server. ``users`` talk at once, or ``requests_per_s`` arrive on average (then ``users`` is 0)."""
+    """Load of a server. ``users`` talk at once, or ``requests_per_s`` arrive on average (then ``users`` is 0)."""
 
     users: int = 1
     requests_per_s: float | None = None
     prompt_tokens: int = PROMPT_TOKENS
     output_tokens: int = OUTPUT_TOKENS
     context: int = CONTEXT_TOKENS
-    """Tokens of cache kept for each user."""
+    """Tokens of cache per user."""
     least_tokens_per_s: float = LEAST_TOKENS_PER_S
     """Each user must get."""
 
@@ -69,7 +69,7 @@ class ModelJob:
     """``full``, ``lora`` (16-bit weights under adapters) or ``qlora`` (4-bit weights under adapters)."""
     lora_targets: tuple[str, ...] = DEFAULT_TARGETS
     method_fixed: bool = False
-    """The method was asked for: no other is tried."""
+    """The user fixed the method: no other is tried."""
     bits: tuple[int, ...] = BITS
     load: Load = field(default_factory=Load)
     hours: float = 0.0
@@ -108,7 +108,7 @@ class ModelJob:
 
     @property
     def served_tokens(self) -> float:
-        """Tokens read and written in the whole period, when the load says how many."""
+        """Tokens read and generated in the whole period, if the load specifies a rate."""
         rate = self.load.requests_per_s
         per_request = self.load.prompt_tokens + self.load.output_tokens
         return 0.0 if rate is None else rate * per_request * self.hours * HOUR_S
@@ -187,7 +187,7 @@ def serving_job(
     output_tokens: int | None = None,
     least_tokens_per_s: float | None = None,
 ) -> ModelJob:
-    """Serving of ``arch`` to so many users at once, or to a load. Raises InputError."""
+    """A job to serve ``arch`` to that many users at once, or to a load. Raises InputError."""
     assumed: list[str] = []
     options = [
         n

@@ -1,7 +1,7 @@
-"""``pick --for learn``: which hardware does the exercises a beginner meets, and for how little.
+"""``pick --for learn``: hardware for a beginner's exercises, at the lowest cost.
 
-The exercises are jobs like any other; a way is ranked by how many of them it does, then by the objective. Networks of
-convolutions (an image generator) are captured from PyTorch and are not among them.
+The exercises are jobs like any other; candidates are ranked by the number of exercises they can do, then by the objective.
+CNNs (an image generator) are captured from PyTorch and excluded here.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from gpuwise.text import capital
 from gpuwise.units import HOUR_S, format_duration, format_usd
 
 CHAT_HOURS = 10.0
-"""Of talking to a model on one's own hardware: an evening a week for a season."""
+"""Hours of chatting with a model on own hardware: an evening a week for a season."""
 IMAGES, EPOCHS = 10_000, 3
 """A small labelled set of images, three times over."""
 TOP = 10
@@ -47,7 +47,7 @@ class Exercise:
 
 @dataclass(frozen=True, slots=True)
 class LearningResult:
-    """A way doing the exercises; ``missing`` says which it cannot do and why."""
+    """Result of the exercises on a candidate; ``missing`` lists those it cannot do, and why."""
 
     way: Acquisition
     cluster: Cluster
@@ -85,7 +85,7 @@ class LearningResult:
 
     @property
     def words(self) -> str:
-        """What is missing, in a few words."""
+        """Short list of the missing exercises."""
         return "; ".join(f"{name}: {why}" for name, why in self.missing)
 
     def at_worst(self, objective: str) -> float:

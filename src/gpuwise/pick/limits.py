@@ -13,16 +13,16 @@ from gpuwise.facts.hardware.boards import Board
 from gpuwise.units import GIGA, parse_bytes
 
 WAYS = ("rent", "buy", "notebook")
-"""How hardware is had: by the hour, as one's own, or as a hosted notebook."""
+"""Forms of acquisition: rented by the hour, bought, or a hosted notebook."""
 OBJECTIVES = ("cost", "time", "balance", "value", "energy")
 FORMS = ("card", "laptop", "mini", "edge", "server", "phone")
-"""What hardware is had as: cards for a PC, laptops, machines with shared memory, modules for robots and cameras, servers."""
+"""Forms of hardware: cards for a PC, laptops, machines with shared memory, modules for robots and cameras, servers."""
 MOST_ACCELERATORS = 1024
 
 
 @dataclass(frozen=True, slots=True)
 class Have:
-    """The machine one has. None means nothing was said of it, which rules nothing out."""
+    """The user's machine. None means unspecified, which excludes nothing."""
 
     psu_w: float | None = None
     slots: int | None = None
@@ -77,7 +77,7 @@ REST_OF_PC_W = 250.0
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """All of them are optional; what is None or empty rules nothing out."""
+    """All limits are optional; None or empty excludes nothing."""
 
     budget_usd: float | None = None
     deadline_s: float | None = None
@@ -89,7 +89,7 @@ class Limits:
     used: bool = True
     """Second-hand cards count."""
     country: str | None = None
-    """Whose electricity price counts, as a name or code of the electricity table."""
+    """Country whose electricity price applies, as a name or code of the electricity table."""
     count: int | None = None
     """Accelerators at most."""
     form: str | None = None
@@ -97,23 +97,23 @@ class Limits:
     by: str | None = None
     """One of :data:`OBJECTIVES`; None: chosen by the limits."""
     hourly_first: bool = False
-    """What is rented by the hour comes before what is lent as a notebook."""
+    """Hourly rents rank before hosted notebooks."""
 
     @property
     def objective(self) -> str:
-        """With a budget and no deadline the best time for its money within it; otherwise the cheapest."""
+        """With a budget and no deadline: the shortest time within the budget; otherwise the cheapest."""
         if self.by is not None:
             return self.by
         return "balance" if self.budget_usd is not None and self.deadline_s is None else "cost"
 
 
 SET_ASIDE = 0.5
-"""Share of a budget that is as good as spent: who names a budget has set it aside, and counts what is left at half."""
+"""Share of a budget that counts as already spent: a user who names a budget has set it aside, and values the rest at half."""
 
 
 def balance(seconds: float, usd: float, limits: Limits) -> float:
-    """What ``balance`` makes small: ``time x sqrt(money + budget/2)``: the answer stands where the curve of time against price
-    bends, not at the last dollar of the budget. Without a budget twice the money has to buy 1.4 times the speed."""
+    """Objective of ``balance``: ``time x sqrt(money + budget/2)``. It selects the bend of the time-price curve, rather than
+    the last dollar of the budget. Without a budget, twice the money must give 1.4 times the speed."""
     return seconds * math.sqrt(usd + SET_ASIDE * (limits.budget_usd or 0.0))
 
 
@@ -183,7 +183,7 @@ _PATTERNS: tuple[tuple[str, re.Pattern[str]], ...] = (
 def parse_have(text: str) -> Have:
     """The machine from ``"PSU 850W, 2 slots, 330mm, 64GB RAM, PCIe 3.0 x16, 1x 12VHPWR"``.
 
-    Raises InputError naming the part that says nothing known, says a thing twice, or cannot be.
+    Raises InputError naming the part that is unknown, repeated or impossible.
     """
     parts = [p.strip() for p in text.split(",")]
     if not any(parts):
@@ -279,7 +279,7 @@ def _int(value: object) -> int | None:
 
 
 def _wanted(connectors: tuple[str, ...]) -> list[tuple[str, int]]:
-    """``("2x 8-pin", "1x 6-pin")`` as kinds with their counts; ``none`` wants nothing."""
+    """``("2x 8-pin", "1x 6-pin")`` as kinds with their counts; ``none`` is empty."""
     counts: list[tuple[str, int]] = []
     for text in connectors:
         count, x, kind = text.partition("x ")

@@ -22,11 +22,11 @@ SAME, CHANGED = 0, 1
 
 
 FRICTION = 1.5
-"""By how much faster than CUDA on an x86 host anything else must be to come before it: the software a person meets is worth that
-much (kernels, wheels and examples come for CUDA first; ``rocm-radeon-2026``). Fitted as :data:`SEVERAL` is, on every other of 165
+"""Speedup over CUDA on an x86 host that any other platform needs to rank before it: the value of the software ecosystem
+(kernels, wheels and examples appear for CUDA first; ``rocm-radeon-2026``). Fitted like :data:`SEVERAL`, on every other of 165
 questions: 61 agreed at 1.2, 63 at 1.5, 64 at 1.6, 63 at 2; of the others 65, 67, 67 and 66."""
 WIDER_BONUS = 0.85
-"""Of the time when weights of twice the width would fit as well: better answers, or room for a longer context."""
+"""Factor on the time if weights of twice the width would fit as well: better answers, or room for a longer context."""
 LEVELS = 16
 """How many values :func:`level` takes."""
 SMALL_BYTES = 8 * GIB
@@ -37,25 +37,25 @@ OUTGROWN = ("infer", "finetune", "image", "video", "learn")
 
 
 def level(tier: int, way: Acquisition, n: int, purpose: str) -> int:
-    """0: as asked, with full software, and on offer; +1 at a count nobody was seen to offer, or at a price of long ago; +2 on a
-    :func:`small` card; +4 with a change to the job; +8 when software serves the purpose in part or nobody says. Software comes
-    first: weights of 4 bits on CUDA cards are asked for daily, 8 bits on cards whose server splits no model are a project."""
+    """0: as requested, with full software support and an offer; +1 for a count without a known offer, or an outdated price; +2
+    on a :func:`small` card; +4 with a change to the job; +8 with partial or unknown software support. Software comes first:
+    4-bit weights on CUDA cards are common, 8-bit ones on cards whose server cannot split a model are a project."""
     full = software_for(way.accelerator, purpose).level == "full" and not (n > 1 and _radeon(way))
     return 8 * (not full) + 4 * tier + 2 * small(way, purpose) + (way.stale or not on_offer(way, n))
 
 
 def small(way: Acquisition, purpose: str) -> bool:
-    """Whether it is bought with no more memory of its own than :data:`SMALL_BYTES`, for a purpose that outgrows it."""
+    """Whether it is a purchase with no more dedicated memory than :data:`SMALL_BYTES`, for a purpose that outgrows it."""
     device = way.accelerator
     is_owned = way.purchase is not None and not device.unified_memory
     return is_owned and purpose in OUTGROWN and device.memory_bytes <= SMALL_BYTES
 
 
 SEVERAL = 1.5
-"""The same for each doubling of cards without a link of their own, bought or rented, whose software must split the work: one
-that holds it is preferred to several smaller ones. Copies that share out work which ends are to be started, watched and given
-their share too. Fitted on every other of the first 150 questions (``tests/pick``): 56 of 75 agreed at 1.15 for rented ones, 61
-from 1.5 on; of the others 53 either way. Bought ones are indifferent between 1.35 and 1.5."""
+"""The same factor for each doubling of cards without a dedicated link, bought or rented, over which software must split the
+work: one card on which it fits is preferred to several smaller ones. Independent copies that share finite work also need
+starting, monitoring and distribution. Fitted on every other of the first 150 questions (``tests/pick``): 56 of 75 agreed at
+1.15 for rented ones, 61 from 1.5 on; of the others 53 either way. Bought ones are indifferent between 1.35 and 1.5."""
 IN_HOST = 1.3
 """The same for optimizer or activations in host memory: a rented card comes with little of it, and with few lanes to it."""
 TIGHT_SHARE, TIGHT = 0.85, 1.25
@@ -63,7 +63,7 @@ TIGHT_SHARE, TIGHT = 0.85, 1.25
 
 
 def friction(way: Acquisition, n: int = 1) -> float:
-    """What ``n`` of it are harder to have and to use than one card that runs CUDA on an x86 host: at least 1."""
+    """Factor by which ``n`` of it are harder to obtain and use than one card that runs CUDA on an x86 host: at least 1."""
     cuda = support_of(way.accelerator).runtime == "cuda" and way.accelerator.form != "Superchip" and not _arm_host(way)
     board = board_of(way.accelerator.id)
     several = SEVERAL ** math.log2(n) if board is not None and board.installable else 1.0
@@ -97,8 +97,8 @@ def too_brief(way: Acquisition, cluster: Cluster, time_s: float) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """One way, at its best count, doing the job. ``time_s`` is the calendar time of the whole job (of a load: the seconds
-    one user waits for a token's worth of answer, so that less is better for both)."""
+    """One acquisition, at its best count, doing the job. ``time_s`` is the calendar time of the whole job; for a load, the
+    time one user waits for the average token (lower is better for both)."""
 
     way: Acquisition
     cluster: Cluster
@@ -121,15 +121,15 @@ class Outcome:
     support: Support
     notes: tuple[str, ...] = ()
     fit_probability: float | None = None
-    """That training fits, from the spread of the memory's prediction; None for serving."""
+    """Probability that training fits, from the spread of the memory prediction; None for serving."""
     device_high: float | None = None
-    """Of training: the worse end of what is not known of the device over the middle; None: the interval's own."""
+    """Training: pessimistic end of the device uncertainty relative to the median; None: the interval's own."""
     interrupted: bool = False
     """A notebook's sessions end before the work does, and none is promised."""
     wider: bool = False
     """Weights of twice the width would fit as well."""
     tight: bool = False
-    """What its users keep, or the activations of a video, which are estimated, fills the device beyond :data:`TIGHT_SHARE`."""
+    """The users' cache, or the estimated activations of a video, fill the device beyond :data:`TIGHT_SHARE`."""
     ends: bool = True
     """The work ends, after ``time_s``; False of a load."""
     split: int = 0
@@ -137,8 +137,8 @@ class Outcome:
 
     @property
     def level(self) -> int:
-        """What comes first whatever the objective: done as asked, on software that serves it, at a count and for a time seen on
-        offer, in memory that suffices with the probability a plan is chosen for."""
+        """Ranking level independent of the objective: done as requested, with software support, a known offer for the count
+        and period, and memory that suffices with the probability required of a plan."""
         plain = level(self.tier, self.way, self.split or self.n, self.purpose)
         warnings = self.interrupted or (self.fit_probability is not None and self.fit_probability < 1 - RISK)
         return plain + ((warnings or self.brief) and plain % 2 == 0)
@@ -182,7 +182,7 @@ class Outcome:
 
     @property
     def kwh(self) -> float | None:
-        """Electricity of the whole job; None where its power is not known."""
+        """Electricity of the whole job; None with unknown power."""
         return None if self.bill.energy is None else self.bill.energy.kwh.expected
 
     @property
@@ -199,7 +199,7 @@ class Outcome:
 
     @property
     def headroom_bytes(self) -> float:
-        """What is left of the fullest device; below zero: what it lacks."""
+        """Free bytes on the fullest device; negative if it does not fit."""
         return self.device_bytes - self.memory_bytes
 
     @property
@@ -209,7 +209,7 @@ class Outcome:
         return "unknown" if board is None else board.obtainable
 
     def value(self, objective: str) -> float:
-        """What the objective makes small."""
+        """Value of the objective to minimise."""
         if objective == "time":
             return self.time_s.expected
         if objective == "value":
@@ -219,9 +219,8 @@ class Outcome:
         return self.cost_usd.expected
 
     def at_worst(self, objective: str) -> float:
-        """What is ranked by: the upper end of :meth:`interval`, so that a guess from a specification has to be that much
-        better than a measured card to come before it, with what software and room for wider weights are worth. Credits a
-        notebook uses up count as their price."""
+        """Ranking value: the upper end of :meth:`interval`, so that a guess from a specification must be that much better than
+        a measured card to rank before it, times the factors for software and headroom. Notebook credits count at their price."""
         high, late = self.interval(objective)[1], self.time_s.high / self.time_s.expected
         if self.device_high is not None and (self.way.purchase is None or objective != "cost"):
             high, late = high * self.device_high / late, self.device_high

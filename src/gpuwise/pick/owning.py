@@ -1,12 +1,12 @@
-"""What one of the ways costs for a job: rent by the hour, a purchase with its box and electricity, a notebook's fee.
+"""Cost of an acquisition for a job: hourly rent, a purchase with its machine and electricity, a notebook's fee.
 
     rent      hours x accelerators x price
     buy       n x purchase + box - resale + energy x price of electricity
     notebook  months x fee, or hours x what an hour uses up; calendar time stretched by the weekly hours
 
-A card one puts into a PC is counted without the PC unless asked for, a second one with the power supply and board that it takes
-where the PC is not described; what needs a machine of its own (modules, hot passive cards, more cards than a PC holds) is counted
-with it. The factors are those of ``money/data/economics.toml``.
+A card for a PC is counted without the PC by default; a second one with the required power supply and board if the PC is not
+described. Hardware that needs a dedicated machine (modules, hot passive cards, more cards than fit in a PC) is counted with
+it. The factors are those of ``money/data/economics.toml``.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ CARDS_IN_A_RIG = 4
 MOST_FAN_W = 250.0
 """A passive card up to this power is cooled in a PC by a fan and a duct."""
 LIFETIME_YEARS = 3.0
-"""Over how long a purchase is spread where work is priced (``value``, dollars a PFLOP), unless said otherwise."""
+"""Default years over which a purchase is spread when work is priced (``value``, dollars per PFLOP)."""
 WEEK_H, MONTH_H = 168.0, 730.0
 
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """How money is counted: ``years`` a purchase is kept (None: counted in full), whether the PC is bought too, whose
-    electricity, and whether the PC is described, so that only what goes into it as it is comes into question."""
+    """Cost conventions: ``years`` a purchase is kept (None: counted in full), whether the PC is bought too, the country of the
+    electricity price, and whether the PC is described, so that only hardware that fits in it is considered."""
 
     years: float | None = None
     box: bool = False
@@ -51,7 +51,7 @@ class Terms:
 
     @property
     def lifetime_years(self) -> float:
-        """Years that a purchase is in use: those it is kept, or the usual ones."""
+        """Years of use of a purchase: those it is kept, or the default."""
         return self.years or LIFETIME_YEARS
 
 
@@ -64,7 +64,7 @@ class Bill:
     outlay_usd: float
     box_usd: float
     usd_per_hour: float
-    """Of all accelerators together, working without a pause: rent, or purchase less resale over its life and energy."""
+    """Hourly cost of all accelerators together under constant use: rent, or purchase less resale over its life and energy."""
     calendar_s: Estimate
     """The job's time with the pauses a notebook's weekly hours force."""
     energy: Energy | None
@@ -77,8 +77,8 @@ class Bill:
 def bill(
     way: Acquisition, cluster: Cluster, busy_s: Estimate, terms: Terms, workload: str = "training", of_run: Energy | None = None
 ) -> Bill:
-    """What ``busy_s`` of work on ``cluster`` costs in this way; its energy is that ``of_run`` where it is known by the hour.
-    Raises UnpredictableError for a way without a price."""
+    """Cost of ``busy_s`` of work on ``cluster`` with this acquisition; its energy comes from ``of_run`` if hourly values
+    exist. Raises UnpredictableError without a price."""
     consumption = energy(busy_s, cluster, workload=workload) if of_run is None else of_run
     n = cluster.n_accelerators
     if way.rent is not None:
@@ -108,8 +108,7 @@ def bill(
 
 
 def counted_usd(way: Acquisition, cost: Bill) -> float:
-    """What an order counts a bill as: at its worse end, a rent at what a typical provider asks, credits that a notebook uses up
-    at their price."""
+    """Bill used for ranking, at its pessimistic end: rent at a typical provider's price, notebook credits at their price."""
     return max(cost.cost_usd.high * way.market, cost.credits_usd)
 
 
@@ -126,7 +125,7 @@ def least_bill_usd(way: Acquisition, n: int, busy_s: float, terms: Terms) -> flo
 
 
 def box_usd(way: Acquisition, n: int, terms: Terms) -> float:
-    """What has to be bought around ``n`` accelerators."""
+    """Cost of the machine around ``n`` accelerators."""
     accelerator = way.accelerator
     board = board_of(accelerator.id)
     category = board.category if board is not None else ("card" if accelerator.form == "PCIe" else "soc")
@@ -162,8 +161,8 @@ def resale_share(accelerator: Accelerator, years: float) -> float:
 
 @lru_cache(4096)
 def usd_per_kwh(accelerator: Accelerator, country: str) -> float:
-    """Household electricity for what stands at home, industrial for modules; the other sector where one is unknown, and
-    the shipped average where the country has no price."""
+    """Household electricity for hardware at home, industrial for modules; the other sector if one is unknown, and the default
+    average if the country has no price."""
     grid = find_grid(country)
     first = "industrial" if accelerator.form in ("SXM", "OAM", "Superchip", "Cloud") else "household"
     price = grid.price(first) or grid.price("industrial" if first == "household" else "household")
@@ -171,7 +170,7 @@ def usd_per_kwh(accelerator: Accelerator, country: str) -> float:
 
 
 def _notebook(plan: Notebook, busy_s: Estimate, consumption: Energy | None) -> Bill:
-    """A plan's fee for the months its hours take; work beyond what a week or a month allows waits for the next."""
+    """A plan's fee for the months its hours take; work beyond the allowance of a week or month waits for the next."""
     calendar = Estimate(
         _stretched(busy_s.low, plan), _stretched(busy_s.expected, plan), _stretched(busy_s.high, plan), busy_s.basis
     )

@@ -32,8 +32,8 @@ from gpuwise.units import HOUR_S, PETA, format_duration
 def pass_tries(
     job: PassJob, way: Acquisition, limits: Limits, terms: Terms, notes: Callable[[Acquisition, int], tuple[str, ...]]
 ) -> Iterator[Candidate[Outcome] | Exclusion]:
-    """One accelerator, or as many side by side as the peak of a load, or the time given to a count of items, needs at least; and
-    why it is none."""
+    """One accelerator, and the minimum number of copies for a load's peak or the deadline of a number of items; or the reason
+    that there is none."""
     accelerator = way.accelerator
     bits = fitting(job, accelerator)
     if isinstance(bits, TooLargeToRun):
@@ -84,8 +84,7 @@ def pass_tries(
 
 
 def _shares(alone_s: float, limits: Limits) -> int:
-    """Accelerators that items are shared out over, so that what takes one ``alone_s`` ends in time: they do not wait for each
-    other."""
+    """Number of independent accelerators over which items are distributed so that work of ``alone_s`` on one ends in time."""
     return max(1, math.ceil(alone_s / time_limit_s(limits) - 1e-9))
 
 

@@ -1,9 +1,9 @@
-"""Jobs whose items do not wait for each other: embedding, reranking, speech, making images and videos
-(:mod:`gpuwise.serve.passes`), training a network of convolutions on images. How many items a second one accelerator does.
+"""Jobs of independent items: embedding, reranking, speech, image and video generation (:mod:`gpuwise.serve.passes`), training a
+CNN on images. Gives items per second of one accelerator.
 
     training t = step of B images (:func:`gpuwise.workload.convnet.training_table`), its kernels one after the other
 
-Items do not wait for each other, so that a load takes as many accelerators as its peak needs, each with a copy.
+Items are independent, so a load takes the number of accelerators that its peak needs, each with a copy.
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ from gpuwise.workload.transformer.parameters import count_parameters
 LEAST_BATCH = 8
 """Sequences an encoder's accelerator must hold at once."""
 IMAGES = 1000
-"""Made at home when nothing is said."""
+"""Default number of generated images at home."""
 VIDEOS = 10
 """The same of videos, each of which takes minutes."""
 SOUND_S = 100 * HOUR_S
-"""Of sound written down when nothing is said: the interviews of a study, the talks of a conference."""
+"""Default seconds of transcribed sound: the interviews of a study, the talks of a conference."""
 TRAINED_BATCHES = (32, 64, 128, 256)
 """Images of a step on one accelerator that are tried."""
 
 
 @dataclass(frozen=True, slots=True)
 class PassJob:
-    """So many items once, or so many a second."""
+    """A number of items once, or a rate per second."""
 
     purpose: str
     name: str
@@ -68,7 +68,7 @@ class PassJob:
 
     @property
     def serving(self) -> bool:
-        """A load goes on; a count of items ends."""
+        """Whether it is a load; otherwise a number of items."""
         return self.items_per_s is not None
 
     @property
@@ -83,7 +83,7 @@ class PassJob:
 
     @property
     def flop_per_item(self) -> float:
-        """Of one image, video, token, pair or second of sound."""
+        """FLOP per image, video, token, pair or second of sound."""
         if isinstance(self.model, Denoiser):
             return self.model.flop * self.model.evaluations
         if isinstance(self.model, ConvNet):
@@ -107,7 +107,7 @@ class PassJob:
 
 @dataclass(frozen=True, slots=True)
 class PassRate:
-    """What one accelerator does."""
+    """Rate of one accelerator."""
 
     items_per_s: Estimate
     tier: int
@@ -116,7 +116,7 @@ class PassRate:
     device_bytes: float
     layout: str
     batch: int = 0
-    """Of training, on each accelerator."""
+    """Training batch on each accelerator."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +202,7 @@ def _bytes(job: PassJob, bits: int) -> float:
 
 
 def passes_on(job: PassJob, cluster: Cluster) -> PassRate | TooLargeToRun:
-    """What one accelerator of ``cluster`` does. Raises InputError and UnpredictableError."""
+    """Rate of one accelerator of ``cluster``. Raises InputError and UnpredictableError."""
     accelerator = cluster.accelerator
     bits = fitting(job, accelerator)
     if isinstance(bits, TooLargeToRun):
@@ -251,7 +251,7 @@ def _convnet_rate(net: ConvNet, accelerator: Accelerator) -> tuple[Estimate, int
 
 @lru_cache(4096)
 def _trained_flop(net: ConvNet) -> float:
-    """Of one image, forward and backward."""
+    """FLOP of one image, forward and backward."""
     return float(training_table(net, 1, "bf16").flop.sum())
 
 
@@ -268,18 +268,18 @@ def together_s(job: PassJob, rate: PassRate, cluster: Cluster) -> Estimate:
 
 
 def copies(job: PassJob, rate: PassRate) -> int:
-    """Accelerators that carry the peak of the load."""
+    """Accelerators for the peak of the load."""
     assert job.items_per_s is not None
     return max(1, math.ceil(job.items_per_s * PEAK_OVER_MEAN / rate.items_per_s.expected))
 
 
 def least_copies(job: PassJob, accelerator: Accelerator) -> int:
-    """The fewest copies that carry the load."""
+    """The minimum number of copies for the load."""
     assert job.items_per_s is not None
     return max(1, math.ceil(job.items_per_s * PEAK_OVER_MEAN * least_item_s(job, accelerator)))
 
 
 def changes_of(job: PassJob, rate: PassRate) -> Iterator[str]:
-    """What it takes to fit, in words."""
+    """Changes required to fit, in words."""
     if rate.tier == CHANGED:
         yield f"{rate.bits}-bit weights"

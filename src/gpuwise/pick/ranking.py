@@ -1,8 +1,8 @@
-"""From every way to a ranking: rule out, bound, then predict exactly, best bound first.
+"""From acquisitions to a ranking: exclude, bound, then predict exactly, best bound first.
 
-A *try* is a way at one count with the least time and money it could take. Tries are predicted in the order of that bound;
-once as many ways as are wanted are known and the next bound loses to all of them, nothing that follows can win. What was
-not predicted is left out as beaten, with its bound.
+A *try* is an acquisition at one count with lower bounds of its time and money. Tries are predicted in the order of that bound.
+Once enough are predicted and the next bound loses to all of them, no later one can win. The rest is excluded as beaten, with
+its bound.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Name = tuple[str, str, str]
 
 
 class Rankable(Protocol):
-    """What is ranked: :class:`~gpuwise.pick.outcomes.Outcome`, or a list of exercises done."""
+    """Item of a ranking: :class:`~gpuwise.pick.outcomes.Outcome`, or a list of exercises done."""
 
     @property
     def way(self) -> Acquisition: ...
@@ -74,7 +74,7 @@ class Candidate(Generic[T]):
     least_kwh: float
     run: Callable[[], T | Exclusion]
     favour: float = 1.0
-    """What the order of outcomes multiplies their time and cost with at least (:meth:`Outcome.at_worst`)."""
+    """Lower bound of the factor by which the ranking multiplies time and cost (:meth:`Outcome.at_worst`)."""
     ends: bool = True
     """The work ends, in ``least_s``; else that is the time of a token or an item."""
 
@@ -128,14 +128,14 @@ class _Search(Generic[T]):
         return len(best_outcomes) >= keep and t.key(self.limits) >= best_outcomes[keep - 1]
 
     def larger(self, purpose: str) -> bool:
-        """Whether something was found that is bought and not :func:`~gpuwise.pick.outcomes.small`, served fully by software where
-        any is."""
+        """Whether there is a purchase that is not :func:`~gpuwise.pick.outcomes.small`, with full software support if any has
+        it."""
         bought = [o for o in self.found.values() if o.way.purchase is not None]
         fully = any(_served_fully(o) for o in bought)
         return any((_served_fully(o) or not fully) and not small(o.way, purpose) for o in bought)
 
     def best(self, t: Candidate[T]) -> list[Key]:
-        """Keys of what was found of the kind of ``t``, best first."""
+        """Keys of the results of the same kind as ``t``, best first."""
         how = t.way.how
         if how not in self.keys:
             self.keys[how] = sorted(key_of(o, self.limits) for o in self.found.values() if o.way.how == how)
@@ -175,13 +175,13 @@ class _Search(Generic[T]):
 
 
 def waited_s(seconds: float, of: Candidate[T] | Rankable) -> float:
-    """What a time counts as against money: rented for less than an hour, nobody waits for it."""
+    """Time as valued against money: rents of less than an hour count as no waiting."""
     return max(seconds, SHORTEST_S) if of.ends and of.way.purchase is None else seconds
 
 
 def key_of(outcome: Rankable, limits: Limits) -> Key:
-    """What the ranking makes small: what software serves fully comes before the rest, jobs done as asked before jobs done with a
-    change, counts that were seen on offer before others; then the upper end of the 80 % interval of the objective."""
+    """Ranking key, ascending: full software support first, then jobs done as requested before jobs with a change, then counts
+    with a known offer; then the upper end of the 80 % interval of the objective."""
     objective, tier = limits.objective, outcome.level + lent(outcome.way, limits)
     if objective == "balance":
         seconds = waited_s(outcome.at_worst("time"), outcome)
@@ -190,7 +190,7 @@ def key_of(outcome: Rankable, limits: Limits) -> Key:
 
 
 def lent(way: Acquisition, limits: Limits) -> int:
-    """What puts a notebook behind everything rented by the hour, where that comes first."""
+    """Key that ranks notebooks behind everything rented by the hour, if requested."""
     return LEVELS if limits.hourly_first and way.notebook is not None else 0
 
 
@@ -201,7 +201,8 @@ def rank(
     today: datetime.date,
     keep: int,
 ) -> Ranking[T]:
-    """Every way, ranked or left out. ``tries_of`` yields the tries of a way and why some counts are none."""
+    """Every acquisition, ranked or excluded. ``tries_of`` returns the tries of an acquisition, and reasons for counts without
+    one."""
     search: _Search[T] = _Search(limits, keep)
     every: dict[Name, Acquisition] = {}
     tries: list[Candidate[T]] = []
@@ -241,7 +242,7 @@ def rank(
 
 
 def _each_product(ranked: Sequence[T]) -> tuple[list[T], list[Exclusion]]:
-    """The best board of each product in each way it is had; the others are left out for it."""
+    """The best board of each product in each form of acquisition; the others are excluded in its favour."""
     best: dict[tuple[str, str, str], T] = {}
     kept: list[T] = []
     others: list[Exclusion] = []
@@ -257,7 +258,7 @@ def _each_product(ranked: Sequence[T]) -> tuple[list[T], list[Exclusion]]:
 
 
 def _served_fully(o: Rankable) -> bool:
-    """Of :func:`~gpuwise.pick.outcomes.level`."""
+    """Whether :func:`~gpuwise.pick.outcomes.level` means full software support."""
     return o.level % LEVELS < 8
 
 
@@ -272,7 +273,7 @@ def _in_part(o: Rankable, purpose: str) -> Exclusion:
 
 
 def _reason(way: Acquisition, search: _Search[T], purpose: str) -> Exclusion:
-    """Why a way is not ranked: its bound loses to all that are shown, or it stands behind them for another reason."""
+    """Reason that an acquisition is not shown: its bound loses to all that are, or it ranks behind them."""
     t = search.bounds.get(way.key)
     if t is not None and small(way, purpose) and search.larger(purpose):
         return _too_small(way, t.n, t.least_usd)
@@ -328,13 +329,13 @@ def outside(outcome: Rankable, limits: Limits) -> Exclusion | None:
 
 
 def too_large(way: Acquisition, n: int, short_bytes: float) -> Exclusion:
-    """Left out for memory: of each, or because no way to divide the work over so many fits."""
+    """Excluded for memory: per device, or because no layout over that many fits."""
     words = f"{n}x lacks {format_bytes(short_bytes)} on each" if short_bytes >= 1 else f"no way to divide it over {n} fits"
     return left_out(way, "memory", words, short_bytes)
 
 
 def least_budget(way: Acquisition, n: int, least_usd: float, limits: Limits) -> Exclusion | None:
-    """Left out because even the bound is over budget."""
+    """Excluded because even the lower bound is over budget."""
     if limits.budget_usd is None or least_usd <= limits.budget_usd:
         return None
     over = least_usd - limits.budget_usd

@@ -1,11 +1,11 @@
-"""Rooflines: what an accelerator can do at an arithmetic intensity, on paper and in a long run.
+"""Rooflines: attainable rate of an accelerator at an arithmetic intensity, by data sheet and in a long run.
 
     attainable(I) = min(peak, I x bandwidth)        I in FLOP per byte moved (Williams et al., CACM 52(4), 2009)
 
-``specified`` takes the catalogue's peak and bandwidth; ``reached`` what a large matrix product and a long stream are
-predicted to reach; ``cache`` the reached arithmetic with the last-level cache's rate. Points are operations of a model
-where its op table and the kernel predictor put them: their intensity counts what the operation must move, so that an
-operation that keeps its operands in cache may lie above the memory's slope.
+``specified`` takes the catalogue's peak and bandwidth; ``reached`` the predicted rate of a large matrix product and a long
+stream; ``cache`` the reached arithmetic with the last-level cache's rate. Points are a model's operations at the values of its
+op table and the kernel predictor. Their intensity counts the bytes an operation must move, so an operation with operands in
+cache may be above the memory slope.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class Roofline:
     cache: Roof | None
     points: tuple[OpPoint, ...] = ()
     points_of: str = ""
-    """What the points are, in words."""
+    """Description of the points."""
 
 
 def roofline(accelerator: Accelerator, dtype: str = "bf16") -> Roofline:

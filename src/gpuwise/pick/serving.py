@@ -1,11 +1,11 @@
-"""Serving on one cluster: in which weight format it fits, how fast a user reads, how much a replica carries.
+"""Serving on one cluster: weight format that fits, speed per user, load per replica.
 
-What one replica of the model does is :mod:`gpuwise.serve`'s; here it meets a job: users who talk at once, or
-requests that arrive.
+One replica of the model is computed by :mod:`gpuwise.serve`; here it is applied to a job: users who talk at once, or requests
+that arrive.
 
     replicas     = ceil(peak rate / largest rate of a replica whose tokens come fast enough)
 
-The rate is the closed form of what ``gpuwise capacity`` simulates (:mod:`gpuwise.serve.steady`).
+The rate is the closed form of the simulation of ``gpuwise capacity`` (:mod:`gpuwise.serve.steady`).
 """
 
 from __future__ import annotations
@@ -60,13 +60,13 @@ class TooLargeToServe:
 
 
 def tier_of(job: ModelJob, bits: int) -> int:
-    """8-bit weights answer like 16-bit ones, 4-bit weights nearly (Kurtic et al., arXiv 2411.02355): the latter are a change
-    unless they alone were asked for."""
+    """8-bit weights answer like 16-bit ones, 4-bit weights nearly (Kurtic et al., arXiv 2411.02355): the latter count as a
+    change unless only they were requested."""
     return CHANGED if bits == 4 and job.bits[0] > 4 else SAME
 
 
 def can_serve(job: ModelJob, accelerator: Accelerator) -> bool:
-    """Whether any program serves so many at once there: an engine, or for one user llama.cpp."""
+    """Whether any program serves that many at once there: an engine, or for one user llama.cpp."""
     return engine_runs(accelerator) or job.load.users == 1
 
 
@@ -93,7 +93,7 @@ def least_short(job: ModelJob, accelerator: Accelerator, n: int) -> TooLargeToSe
 
 
 def _memories(job: ModelJob, accelerator: Accelerator, bits: int, n: int) -> Iterator[ServingMemory]:
-    """What each program that runs there needs on ``n`` devices: an engine, and for one user llama.cpp."""
+    """Memory of each program that runs there on ``n`` devices: an engine, and for one user llama.cpp."""
     weights, users = FORMAT_OF_BITS[bits], max(job.load.users, 1)
     replica = _replica(job, accelerator, weights, n)
     if engine_runs(accelerator) and not why_refused(job.arch, replica.config):
@@ -111,7 +111,7 @@ def least_token_s(job: ModelJob, accelerator: Accelerator, n: int) -> float:
 
 
 def least_replicas(job: ModelJob, accelerator: Accelerator, ranks: int) -> int:
-    """No fewer carry the load: every peak reached, weights read once for a full batch."""
+    """Minimum number of replicas for the load: every peak reached, weights read once for a full batch."""
     rate = job.load.requests_per_s
     if rate is None:
         return 1
@@ -166,7 +166,7 @@ def bits_of(replica: Replica) -> int:
 
 
 def _under_load(job: ModelJob, cluster: Cluster, ranks: int) -> Service | TooLargeToServe:
-    """Replicas of an engine that carry the peak of the requests."""
+    """Replicas of an engine for the peak of the requests."""
     slow: Service | None = None
     refusal: GpuwiseError | None = None
     if not can_serve(job, cluster.accelerator):
@@ -187,7 +187,7 @@ def _under_load(job: ModelJob, cluster: Cluster, ranks: int) -> Service | TooLar
 
 
 def _full_service(job: ModelJob, replica: EngineReplica, bits: int) -> Service:
-    """The replica at the largest rate whose answers come as fast as one wants to read."""
+    """The replica at the largest rate whose answers arrive at reading speed."""
     load = job.load
     assert load.requests_per_s is not None
     full = replica.largest(load.prompt_tokens, load.output_tokens, 1.0 / load.least_tokens_per_s)

@@ -38,7 +38,7 @@ from gpuwise.workload.transformer.parameters import count_parameters
 
 @dataclass(frozen=True, slots=True)
 class Fallback:
-    """One way to train: the changes to what was asked for, and the least a device holds of a parameter, in bytes."""
+    """One training method: the changes to the request, and the minimum bytes per parameter on a device."""
 
     changes: tuple[Change, ...]
     tier: int
@@ -47,7 +47,7 @@ class Fallback:
 
     @property
     def name(self) -> str:
-        """``8-bit AdamW, bf16 gradients``; empty for what was asked for."""
+        """``8-bit AdamW, bf16 gradients``; empty for the request itself."""
         return ", ".join(label(c) for c in self.changes)
 
 
@@ -60,13 +60,13 @@ class TrainingChoice:
     changes: tuple[str, ...]
     layout: str
     device_high: float
-    """By how much more time the worse end of what is not known of the device takes (:func:`device_high`). The estimate's own
-    interval is that of runs, which is the same for all."""
+    """Time factor at the pessimistic end of the device uncertainty (:func:`device_high`). The estimate's own interval is that
+    of runs, which is the same for all."""
 
 
 @dataclass(frozen=True, slots=True)
 class TooLarge:
-    """Nothing fits: the smallest strategy tried, or the bound, needs ``short_bytes`` more on each device."""
+    """The job does not fit: the smallest strategy tried, or the bound, needs ``short_bytes`` more on each device."""
 
     short_bytes: float
     needed_bytes: float
@@ -77,9 +77,9 @@ LIGHTER: tuple[tuple[Change, ...], ...] = (
     (Change("optimizer", "adamw8bit"), Change("gradient_dtype", "bf16")),
     (Change("optimizer", "adamw8bit"), Change("low_precision", "bf16")),
 )
-"""What full training falls back to, the gentlest first."""
+"""Fallbacks of full training, the mildest first."""
 FULL_BYTES, LIGHT_BYTES = 6.0, 4.0
-"""Of a weight trained in full with the optimizer in host memory: 2 weight and 4 gradient, or both in 16 bits."""
+"""Bytes per fully trained weight with the optimizer in host memory: 2 weight and 4 gradient, or both in 16 bits."""
 
 
 def fallbacks(job: ModelJob) -> tuple[Fallback, ...]:
@@ -112,14 +112,14 @@ def least_short_bytes(job: ModelJob, accelerator: Accelerator, n: int) -> TooLar
 
 
 def least_time_s(job: ModelJob, accelerator: Accelerator, n: int) -> float:
-    """What no plan beats. Raises UnpredictableError when the accelerator has no rate to train with."""
+    """Lower bound of the time of any plan. Raises UnpredictableError when the accelerator has no training rate."""
     peak = accelerator.peak(default_precision(accelerator)[0])
     return job.flop / (n * peak * BEST_MFU)
 
 
 STATE_BYTES = {"full": 16.0, "lora": FROZEN_BYTES, "qlora": NF4_BYTES_PER_PARAMETER}
-"""Of a parameter in plain mixed precision with AdamW: 2 weight, 2 gradient or 4, 4 copy, 8 moments (ZeRO, arXiv 1910.02054,
-section 3.1); frozen weights have none of it."""
+"""Bytes per parameter in plain mixed precision with AdamW: 2 weight, 2 gradient or 4, 4 copy, 8 moments (ZeRO, arXiv
+1910.02054, section 3.1); frozen weights have none of these."""
 
 
 def crowding(job: ModelJob, accelerator: Accelerator, n: int) -> float:
@@ -170,8 +170,8 @@ def device_high(tuned: TrainingEstimate) -> float:
 
 
 def train_on(job: ModelJob, cluster: Cluster) -> TrainingChoice | TooLarge:
-    """The job on ``cluster``, with the first fallback that fits with the probability asked for; with the first that is expected
-    to where none does. Raises InputError and UnpredictableError."""
+    """The job on ``cluster``, with the first fallback that fits with the requested probability; else with the first that is
+    expected to fit. Raises InputError and UnpredictableError."""
     smallest: TooLarge | None = None
     unlikely: TrainingChoice | None = None
     for fallback in possible_fallbacks(job, cluster.accelerator, cluster.n_accelerators):
@@ -197,7 +197,7 @@ def _layer_parameters(arch: Architecture) -> int:
 
 
 def _changes(fallback: Fallback, s: Strategy) -> Iterator[str]:
-    """What it takes to fit, in words."""
+    """Changes required to fit, in words."""
     if fallback.changes:
         yield fallback.name
     names = ("checkpointing", "chunked_loss", "sharding", "offload_optimizer", "offload_activations")

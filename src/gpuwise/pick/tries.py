@@ -188,7 +188,7 @@ def _runner(
 
 
 def unpromised(way: Acquisition, busy_s: Estimate) -> Exclusion | None:
-    """A notebook whose weekly hours nobody publishes is good for one session, no longer."""
+    """A notebook without published weekly hours counts for one session only."""
     plan = way.notebook
     if plan is None:
         return None
@@ -221,7 +221,7 @@ def _run_bill(job: ModelJob, way: Acquisition, cluster: Cluster, e: TrainingEsti
 
 
 def trained_outcome(job: ModelJob, way: Acquisition, cluster: Cluster, got: TrainingChoice, terms: Terms) -> Outcome:
-    """The job by this way, once its prediction is known."""
+    """Outcome of the job with this acquisition, from its prediction."""
     e = got.estimate
     busy, cost = _run_bill(job, way, cluster, e, terms)
     rate = job.flop / busy.expected
@@ -330,7 +330,7 @@ def _server(
 
 
 def surely(speed: Estimate) -> float:
-    """What a speed is counted on: expected where the device or its family was measured, else its worse end."""
+    """Conservative speed: the expected one if the device or its family was measured, else its pessimistic end."""
     return speed.low if speed.basis in UNMEASURED else speed.expected
 
 
@@ -345,7 +345,7 @@ def _for_the_years(cost: Bill, way: Acquisition, job: ModelJob) -> Bill:
 
 
 def served_outcome(job: ModelJob, way: Acquisition, cluster: Cluster, got: Service, terms: Terms, n: int) -> Outcome:
-    """The load by this way, once its prediction is known, on the ``n`` accelerators that have to be had for it."""
+    """Outcome of the load with this acquisition, from its prediction, on the ``n`` accelerators required."""
     hours = job.hours * HOUR_S
     whole = replace(cluster, n_accelerators=n)
     cost = _for_the_years(bill(way, whole, Estimate(hours, hours, hours, "specified"), terms, "serving"), way, job)
@@ -389,7 +389,7 @@ def _interrupted(way: Acquisition, busy_s: Estimate) -> bool:
 
 
 def _notes(way: Acquisition, n: int) -> tuple[str, ...]:
-    """What to be careful about in how it is had."""
+    """Warnings about this acquisition."""
     notes: list[str] = []
     if way.rent is not None:
         if way.rent.stale:

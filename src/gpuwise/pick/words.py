@@ -24,12 +24,12 @@ OBJECTIVE_WORDS = {
     "energy": "the most frugal",
 }
 NAMED = 4
-"""Names given for a group of those left out."""
+"""Maximum number of names listed for a group of exclusions."""
 
 
 @dataclass(frozen=True, slots=True)
 class LeftOutGroup:
-    """Accelerators left out for one reason."""
+    """Accelerators excluded for one reason."""
 
     code: str
     heading: str
@@ -118,7 +118,7 @@ def sentence(job: ModelJob | PassJob, o: Outcome) -> str:
 
 
 def _others(ranked: Sequence[Outcome], first: Outcome) -> list[Outcome]:
-    """What comes after the first in the same way of having it, each accelerator once."""
+    """Later entries of the same form of acquisition, each accelerator once."""
     accelerator_ids = {first.cluster.accelerator.id}
     outcomes: list[Outcome] = []
     for o in ranked:

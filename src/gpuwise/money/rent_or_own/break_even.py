@@ -1,8 +1,8 @@
-"""Where owning and renting on demand cost the same: in months, and in hours a month.
+"""Break-even of owning and renting on demand: in months, and in hours per month.
 
-In months: what is spent on owning by the end of a month, resale left out, meets what renting would have
-cost; looked for over ten years on price paths of that length. In hours: an owned GPU has a fixed cost ``F`` and
-a cost ``v`` for an hour of work, a rented one only its price ``P``; both present values over the horizon::
+In months: cumulative spending on owning, without resale, equals that on renting; searched over ten years on price paths of that
+length. In hours: an owned GPU has a fixed cost ``F`` and a cost ``v`` for an hour of work, a rented one only its price ``P``;
+both present values over the horizon::
 
     h = F / (P - v)      hours a month and owned GPU, resale counted; never when P <= v or h is more than a month has
 """
@@ -51,8 +51,8 @@ def months_to_break_even(
 
 
 def crossing(saved: Array) -> Floats:
-    """Where each column of ``saved`` ``(M + 1, S)`` first reaches zero from below, in rows, between two rows by
-    a straight line; infinite when it never does."""
+    """Row at which each column of ``saved`` ``(M + 1, S)`` first reaches zero from below, interpolated linearly; infinite if
+    it never does."""
     above = saved >= 0
     reached = above.any(axis=0)
     row = np.argmax(above, axis=0)

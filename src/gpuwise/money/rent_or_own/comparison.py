@@ -1,4 +1,4 @@
-"""The answer of :func:`gpuwise.money.rent_or_own.scenarios.rent_or_own`: plain values for a terminal, a page or a figure.
+"""Result of :func:`gpuwise.money.rent_or_own.scenarios.rent_or_own`: plain values for a terminal, a page or a figure.
 
 Money is present value in US dollars of today unless a name says otherwise; intervals are 80 %.
 """
@@ -19,7 +19,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One way to get all the hours that are wanted."""
+    """One way to get all the required hours."""
 
     name: str
     """``own``, ``on-demand``, ``reserved-1y``, ``reserved-3y``, ``spot`` or ``mix``."""
@@ -40,8 +40,8 @@ class Option:
     cheapest_share: float
     """Share of the scenarios in which it is the cheapest of the options."""
     cumulative_usd: Floats
-    """Spent by the end of each month, ``(3, months + 1)`` for the percentiles of :data:`BAND`; what is owned is
-    paid at month 0 and its resale is left out."""
+    """Cumulative spending by the end of each month, ``(3, months + 1)`` for the percentiles of :data:`BAND`; purchases are
+    paid at month 0 and resale is excluded."""
     utilisation: float | None
     """Mean of delivered over available hours of what is owned and reserved; None when nothing is."""
     kwh: Estimate | None
@@ -61,18 +61,18 @@ class PriceFan:
     usd_per_hour: Floats
     """``(len(percentiles), months + 1)``."""
     history: tuple[tuple[str, float], ...]
-    """``("2026-09", 3.79)``: published history of this accelerator; empty when there is none."""
+    """``("2026-09", 3.79)``: published history of this accelerator; may be empty."""
     fitted_on: str
-    """What the process stands on, in words; ``held still`` for static prices."""
+    """Data that the process was fitted on, in words; ``held still`` for static prices."""
 
 
 @dataclass(frozen=True, slots=True)
 class BreakEven:
-    """Where owning and renting on demand cost the same."""
+    """Break-even of owning and renting on demand."""
 
     months: Estimate | None
-    """Months until what is owned has paid for itself out of the rent that is saved, resale left out; None when
-    it does so in less than half of the scenarios within :data:`LONGEST_MONTHS`."""
+    """Months until the purchase has paid for itself by saved rent, without resale; None if that happens in fewer than half of
+    the scenarios within :data:`LONGEST_MONTHS`."""
     months_never: float
     """Share of the scenarios in which it does not within :data:`LONGEST_MONTHS`."""
     hours_per_month: Estimate | None
@@ -88,7 +88,7 @@ LONGEST_MONTHS = 120
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """What one uncertain number alone does to (own - rent): a bar of the tornado."""
+    """Effect of one uncertain number alone on (own - rent): a bar of the tornado chart."""
 
     name: str
     label: str
@@ -100,7 +100,7 @@ class Bar:
     usd_at_high: float
     """(own - rent) with everything else at its median; negative: owning is cheaper."""
     variance_share: float
-    """First-order Sobol index of (own - rent): the share of the variance that goes when this number is known."""
+    """First-order Sobol index of (own - rent): the share of the variance removed if this number were known."""
 
     @property
     def swing_usd(self) -> float:
@@ -130,7 +130,7 @@ class Assumption:
     source: str
     """Words for a person: the title of the source, or ``given``."""
     estimate: bool
-    """True when nobody measured it."""
+    """True if the number is an estimate without measurement."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +151,7 @@ class RentOrOwn:
     own_minus_rent_usd: Estimate
     """``own`` less ``best_rent``, over the horizon."""
     regret_usd: Estimate
-    """What the best option costs over the one that turns out cheapest, scenario by scenario."""
+    """Cost of the best option minus that of the option that turns out cheapest, scenario by scenario."""
     prices: PriceFan
     break_even: BreakEven
     bars: tuple[Bar, ...]
@@ -159,7 +159,7 @@ class RentOrOwn:
     mix_counts: Floats
     """``(K,)`` owned GPUs that were tried."""
     mix_usd: Floats
-    """``(3, K)`` total of owning so many and renting the rest in the cheapest way."""
+    """``(3, K)`` total cost of owning that many and renting the rest in the cheapest way."""
     assumptions: tuple[Assumption, ...]
     notes: tuple[str, ...]
     beats: Mapping[str, float] = field(default_factory=dict[str, float])

@@ -1,7 +1,7 @@
-"""Steps from a simple sum to the full one: what each thing counted changes, alone and together.
+"""Steps from a simple sum to the full one: effect of each component, alone and cumulatively.
 
-The bare sum knows the price of the GPUs, one figure for what runs, and a rental price that stands still. Each step
-adds one thing the whole sum counts; alone on the bare sum, or on top of the steps before it.
+The simple sum has the price of the GPUs, one running cost, and a constant rental price. Each step adds one component of the
+full sum; alone on the simple sum, or on top of the steps before it.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""How many GPU-hours are wanted, month by month, and how unevenly inside a month.
+"""Demand in GPU-hours, month by month, and its distribution inside a month.
 
-A GPU-hour is an hour of work delivered by one GPU. Inside a month the load takes a few levels, each for a
-share of the hours; a level is so many GPUs at once, over the mean of the month. What owned capacity delivers
-then has a closed form: capacity ``C`` (GPUs that work at once) under mean load ``D`` leaves
-``sum(share * max(level * D - C, 0))`` to be had elsewhere.
+A GPU-hour is an hour of work delivered by one GPU. Inside a month the load takes a few levels, each for a share of the hours;
+a level is so many GPUs at once, over the mean of the month. The hours delivered by owned capacity then have a closed form:
+capacity ``C`` (GPUs that work at once) under mean load ``D`` leaves ``sum(share * max(level * D - C, 0))`` to be rented.
 """
 
 from __future__ import annotations
@@ -25,10 +24,10 @@ _MOST_GROWTH = 9.0
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """GPU-hours wanted a month.
+    """Demand in GPU-hours per month.
 
-    ``gpu_hours_per_month`` is the mean of the first year. Raises InputError for a demand that is not
-    positive and finite, a peak below the mean, or a profile that is not twelve figures.
+    ``gpu_hours_per_month`` is the mean of the first year. Raises InputError for a demand that is not positive and finite, a
+    peak below the mean, or a profile without exactly twelve figures.
     """
 
     gpu_hours_per_month: float
@@ -41,7 +40,7 @@ class Demand:
     profile: tuple[float, ...] = ()
     """Twelve weights, one a calendar month from the first on; only their ratios count."""
     spread: UncertainInput | None = None
-    """What will be wanted over what was said; None: the shipped estimate."""
+    """Actual over stated demand; None: the default estimate."""
 
     def __post_init__(self) -> None:
         _check(0 < self.gpu_hours_per_month <= _MOST_GPU_HOURS, "GPU-hours a month", self.gpu_hours_per_month, "10000/month")
@@ -78,8 +77,7 @@ class Demand:
         return np.array([share, 1 - share]), np.array([peak, base])
 
     def by_month(self, months: int) -> Array:
-        """GPU-hours wanted in each month, shape ``(months,)``; the first year's mean is
-        ``gpu_hours_per_month``."""
+        """Demand in GPU-hours of each month, shape ``(months,)``; the first year's mean is ``gpu_hours_per_month``."""
         month = np.arange(months)
         weights = np.ones(MONTHS_PER_YEAR) if not self.profile else np.array(self.profile)
         weights = weights / weights.mean()
@@ -88,7 +86,7 @@ class Demand:
         return self.gpu_hours_per_month * weights[month % MONTHS_PER_YEAR] * growth / first_year.mean()
 
     def peak_gpus(self, months: int) -> float:
-        """Most GPUs at work at once in the first ``months`` months, as said (without spread)."""
+        """Maximum GPUs at work at once in the first ``months`` months, as stated (without spread)."""
         return float(self.by_month(months).max()) / HOURS_PER_MONTH * self.peak_over_mean
 
     def as_dict(self) -> dict[str, object]:

@@ -30,7 +30,7 @@ PRICE = "rental_price"
 
 @dataclass(frozen=True, slots=True)
 class Mix:
-    """How much to own and to reserve; the rest is rented as ``top`` says."""
+    """Amount to own and to reserve; the rest is rented as ``top`` specifies."""
 
     owned: int = 0
     reserved: int = 0
@@ -46,7 +46,7 @@ class MixCost:
     total_usd: Array
     """``(S,)``"""
     parts_usd: Mapping[str, Array]
-    """By what is paid for, ``(S,)`` or scalar; they sum to ``total_usd``."""
+    """Cost by component, ``(S,)`` or scalar; the sum is ``total_usd``."""
     hours: Mapping[str, Array]
     """GPU-hours over the horizon by layer, ``(S,)``."""
     kwh: Array
@@ -85,7 +85,7 @@ class Batch:
         self.rent_sums = _group_sums(prices, self.discounts, group, levels.size)
         """Sum over a group of discount times price: dollars for a GPU-hour in each of its months, ``(G, S)``."""
         self.loads = levels.astype(np.float32)[:, None] * np.atleast_1d(np.asarray(x[DEMAND], dtype=np.float32))
-        """GPUs wanted on average in each group, ``(G, S)`` or ``(G, 1)``."""
+        """Mean GPU demand of each group, ``(G, S)`` or ``(G, 1)``."""
         shares, over_mean = demand.levels()
         self.shares, self.over_mean = shares.astype(np.float32), over_mean.astype(np.float32)
         self.usable = np.atleast_1d(np.asarray(ownership.usable_share(x), dtype=np.float32))
@@ -99,11 +99,11 @@ class Batch:
         return Batch(self.demand, self.own, self.rent, x, self.prices[:, :n], self.last[:n], n=min(n, self.n))
 
     def by_month(self) -> Batch:
-        """The same scenarios with every month a group of its own."""
+        """The same scenarios with each month a separate group."""
         return self.grouped(0)
 
     def grouped(self, most: int) -> Batch:
-        """The same scenarios with at most so many groups of months, each at its mean load; 0: every month apart."""
+        """The same scenarios with at most this many groups of months, each at its mean load; 0: every month separately."""
         return Batch(self.demand, self.own, self.rent, self.x, self.prices, self.last, n=self.n, most_groups=most)
 
     def mean_price(self) -> Array:
@@ -111,7 +111,7 @@ class Batch:
         return (self.discounts.astype(self.prices.dtype) @ self.prices) / self.prices.dtype.type(self.discounts.sum())
 
     def discounted_hours(self) -> Array:
-        """Discounted GPU-hours wanted, ``(S,)``: what costs are levelised over."""
+        """Discounted GPU-hours of demand, ``(S,)``: the denominator of levelised costs."""
         return HOURS_PER_MONTH * (self.weights @ self.loads)
 
     def cost(self, mix: Mix) -> MixCost:
@@ -129,7 +129,7 @@ class Batch:
         return MixCost(mix, total, parts, hours, self._kwh(mix, hours))
 
     def _layers(self, mix: Mix) -> tuple[Array, Array]:
-        """GPUs wanted beyond what is owned, and beyond what is owned and reserved, ``(G, S)`` each."""
+        """GPU demand beyond the owned, and beyond the owned and reserved ones, ``(G, S)`` each."""
         owned = np.float32(mix.owned) * self.usable
         above = self._beyond(owned) if mix.owned else self.loads
         return above, self._beyond(owned + np.float32(mix.reserved)) if mix.reserved else above
@@ -145,9 +145,9 @@ class Batch:
         return hours
 
     def spent_by_month(self, mix: Mix) -> Array:
-        """Present value spent by the end of month 0 (the purchase), 1, ..., M, resale left out: ``(M + 1, S)``.
+        """Present value spent by the end of month 0 (the purchase), 1, ..., M, without resale: ``(M + 1, S)``.
 
-        The batch must be made ``by_month``.
+        The batch must come from ``by_month``.
         """
         ownership, x = self.own, self.x
         spent = np.zeros((self.months + 1, self.n))
@@ -189,8 +189,8 @@ class Batch:
         return self._wanted_hours * self.kw_busy + idle * self.kw_idle
 
     def _reserved_prices(self, reservation: Reservation) -> Array:
-        """Price of a reserved GPU-hour in each month, ``(M, S)``: held for a term at the price of its first day;
-        months after the last whole term are paid on demand."""
+        """Price of a reserved GPU-hour in each month, ``(M, S)``: fixed for a term at the price of its first day; months after
+        the last whole term are paid on demand."""
         share, term = self.x[reservation.name], reservation.months
         whole = self.months // term * term
         prices = self.prices.copy()

@@ -25,12 +25,12 @@ class Footprint:
     """Inputs of the carbon of an answer."""
 
     kg_co2e_per_kwh: float | None
-    """Of the grid; None when no place is named, and then electricity has no carbon figure."""
+    """Emissions of the grid; None without a place: electricity then has no carbon figure."""
     grid: str
     making_kg_per_gpu: Estimate
     """Making one GPU with its part of a server."""
     used_hours: float
-    """Hours of a machine's life in which somebody uses it."""
+    """Hours of use in a machine's life."""
 
     def embodied(self, owned_gpus: int, hours: Mapping[str, float]) -> Estimate:
         """``hours`` by layer: those of ``owned`` count as whole GPUs."""
@@ -39,7 +39,7 @@ class Footprint:
 
 
 def footprint_of(cluster: Cluster, grid: Grid | None) -> Footprint:
-    """Of one kind of system on a grid (None: not named)."""
+    """Footprint of one kind of system on a grid (None: unnamed)."""
     facts = operations()
     one = Cluster(cluster.system, cluster.system.count)
     life_hours = facts["lifetime_years"].expected * MONTHS_PER_YEAR * HOURS_PER_MONTH

@@ -1,6 +1,6 @@
-"""The best amount to own and to reserve, found on a part of the scenarios.
+"""The best amounts to own and to reserve, searched on a subset of the scenarios.
 
-The same scenarios judge every amount, so that differences are not noise. Owned GPUs come in whole servers.
+Every amount is evaluated on the same scenarios, so differences are not noise. GPUs are bought in whole servers.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What owning GPUs costs, delivered hour by delivered hour.
+"""Cost of owning GPUs per delivered hour.
 
 Owning ``N`` GPUs in ``n`` servers for ``T`` months at capital cost ``r`` costs, as present value::
 
@@ -11,8 +11,8 @@ Owning ``N`` GPUs in ``n`` servers for ``T`` months at capital cost ``r`` costs,
     kw_busy = (tdp power_share + host_w) pue / 1000,    kw_idle = (tdp idle_share + host_w) pue / 1000, none of a PC at home
     d_m = (1+r)^-(m/12)
 
-``p_T / p_0`` is how far rental prices moved: hardware that rents for more sells for more. Tax is left out. Without
-spread this is the annual form people know, ``[C0 - R (1+r)^-T] CRF(r,T) / (8760 u a) + ...``.
+``p_T / p_0`` is the change of rental prices: hardware that rents for more sells for more. Tax is excluded. Without spread this
+is the usual annual form, ``[C0 - R (1+r)^-T] CRF(r,T) / (8760 u a) + ...``.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from gpuwise.money.rent_or_own.uncertain_inputs import Array, UncertainInput, ec
 Values = Mapping[str, Array]
 """The value of each uncertain input by name, ``(S,)`` or a scalar array."""
 CAPITAL_PER_YEAR = 0.08
-"""What money costs a company that could do something else with it; a customary rate, to be given by who knows."""
+"""Cost of capital: a customary rate; replace it by your own."""
 WARRANTY_MONTHS = 36
 """Failed GPUs are replaced by the vendor this long: the usual term of data-centre and consumer cards alike."""
 _KILO = 1000.0
@@ -56,7 +56,7 @@ YEARS_DIFFER = 1e-3
 
 
 def whole_gpus(gpus: float) -> int:
-    """GPUs to have where ``gpus`` are wanted at once: at least one."""
+    """Number of GPUs to buy for a demand of ``gpus`` at once: at least one."""
     return max(1, math.ceil(gpus * (1 - YEARS_DIFFER)))
 
 
@@ -83,22 +83,22 @@ class Ownership:
     power_share: UncertainInput
     idle_share: UncertainInput
     host_w: UncertainInput
-    """What the rest of a server draws, by GPU; the same whether it works or not."""
+    """Power of the rest of a server per GPU; the same under load and idle."""
     pue: UncertainInput
     usd_per_kwh: UncertainInput
     tdp_w: float | None
-    """Of one GPU; None leaves power out, and the answer says so."""
+    """Design power of one GPU; None excludes power, and the answer notes it."""
     server_kw: float
-    """What colocation is billed for: the most one server draws."""
+    """Power billed by colocation: the maximum of one server."""
     capital_per_year: float = CAPITAL_PER_YEAR
     warranty_months: int = WARRANTY_MONTHS
     running_usd_per_month: float = 0.0
     """A person's own sum for everything that runs, in place of colocation, staff, support and power: for
     ``owned_gpus``, and in proportion for another number."""
     owned_gpus: int | None = None
-    """How many to buy; None: as many as the peak needs."""
+    """Number to buy; None: enough for the peak."""
     price_words: str = ""
-    """Where ``gpu_usd`` comes from."""
+    """Source of ``gpu_usd``."""
     off_when_idle: bool = False
     """A PC at home is switched off when it has no work; a server is not."""
     counts_power: bool = True
@@ -154,7 +154,7 @@ class Ownership:
         return self.machine_usd(gpus, x) * (1.0 + network + x["storage_share"])
 
     def resale_usd(self, gpus: int, x: Values, months: float, price_move: Array) -> Array:
-        """What the servers bring after ``months``, undiscounted; ``price_move`` is ``p_T / p_0``."""
+        """Resale value of the servers after ``months``, undiscounted; ``price_move`` is ``p_T / p_0``."""
         value_share = x["resale_keep"] ** (months / MONTHS_PER_YEAR) * price_move ** x["resale_follows"]
         return self.machine_usd(gpus, x) * np.minimum(value_share, 1.0)
 
@@ -190,9 +190,8 @@ def catalogue_ownership(
 ) -> Ownership:
     """Ownership of this kind of GPU from the shipped facts: price, server, site.
 
-    A personal machine stands in an office: a host at a price of its own, no colocation, no support contract, no
-    network. A consumer card's PC stands at home: nobody is paid for its upkeep, and it is off when it has no work.
-    Raises UnpredictableError when no price is known and none is given.
+    A personal machine is in an office: priced with its host, no colocation, support contract or network. A consumer card's PC
+    is at home: no paid upkeep, and switched off without work. Raises UnpredictableError without a known or given price.
     """
     accelerator, system, inputs = cluster.accelerator, cluster.system, economics()
     office, consumer_box = is_personal(cluster), system.id == "consumer-box"
@@ -204,7 +203,7 @@ def catalogue_ownership(
     kwh = inputs["usd_per_kwh"]
     if power is not None:
         kwh = replace(kwh.with_range(power.usd_per_kwh), source=power.source_key)
-    # cards go into a box of as many as are named, boards of eight come whole
+    # cards share a box in any number, boards come in whole groups of eight
     count = min(cluster.n_accelerators, system.count) if office or accelerator.form == "PCIe" else system.count
     host = host_power_w(Cluster(system, count)).scaled(1.0 / count)
     host_w = UncertainInput("host_w", host.low, host.expected, host.high, "W", "rest of the server, by GPU", "latif-h100-node")
@@ -275,9 +274,9 @@ def simple_ownership(gpu_usd: float, gpus: int, running_usd_per_month: float, pr
 
 
 def _price(cluster: Cluster, condition: Condition) -> tuple[float, UncertainInput, str, bool]:
-    """US dollars a GPU, what may be paid over that, where it comes from, and whether it holds the whole machine.
+    """US dollars per GPU, its upper price, its source, and whether it includes the whole machine.
 
-    What the GPU costs alone; for one that is only sold inside machines its share of the machine.
+    The price of the GPU alone; for one sold only inside machines its share of the machine.
     """
     accelerator = cluster.accelerator
     alone = purchases_for(accelerator.id, condition)

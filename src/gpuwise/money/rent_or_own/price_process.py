@@ -1,4 +1,4 @@
-"""Where rental prices may go: a distribution of paths fitted on published monthly prices.
+"""Future rental prices: a distribution of paths fitted on published monthly prices.
 
 The log price of one GPU-hour is a random walk with drift, seen through the noise of an index::
 
@@ -9,10 +9,10 @@ drift of a GPU from its own history shrunk towards the mean of all, and that tow
 drift and the volatility keep their uncertainty: each scenario draws its own. No path is a straight line, and
 prices go up as well as down: H100 list prices fell 27 % a year to October 2025 and rose 39 % in 2026.
 
-How good it is: :func:`calibration` fits on the past alone and counts how often the 80 % band holds what came
-3, 6 and 12 months after. On H100, A100, H200 and B200 to September 2026 it held 152 of 193 (79 %), and 129 of 161
-(80 %) for a GPU left out of the fit; by GPU from half (B200) to nearly all (H200). The hardest single day to stand
-on was the turn of October 2025, after which it held 30 of 44 months, and 4 of 11 for the H100.
+How good it is: :func:`calibration` fits on the past alone and counts how often the 80 % band contains the price 3, 6 and 12
+months later. On H100, A100, H200 and B200 to September 2026 it contained 152 of 193 (79 %), and 129 of 161 (80 %) for a GPU
+left out of the fit; by GPU from half (B200) to nearly all (H200). The worst starting point was the turn of October 2025, after
+which it contained 30 of 44 months, and 4 of 11 for the H100.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class PriceProcess:
     freedom: float
     """Degrees of freedom of the volatility: how many independent changes it was seen in."""
     noise: float
-    """Standard deviation of the index around the price it tells of."""
+    """Standard deviation of the index around the true price."""
     fitted_on: str
     """The history in words."""
 
@@ -65,7 +65,7 @@ class PriceProcess:
         return np.exp(moves, out=moves)
 
     def log_sigma(self, months: Array | float) -> Array:
-        """Standard deviation of the log price so many months from now (of the normal, before fat tails)."""
+        """Standard deviation of the log price after that many months (of the normal, before fat tails)."""
         ahead = np.asarray(months, dtype=np.float64)
         return np.sqrt(self.volatility**2 * ahead + (self.drift_sigma * ahead) ** 2)
 
@@ -111,10 +111,10 @@ def fit_process(histories: Mapping[str, Series], of: str | None = None) -> Price
 def calibration(
     histories: Mapping[str, Series], ahead: Sequence[int] = (3, 6, 12), *, without_own: bool = False
 ) -> dict[str, tuple[int, int]]:
-    """How often the 80 % band, made from the past alone, held what came after: ``{name: (held, of)}`` by GPU.
+    """How often the 80 % band, fitted on the past alone, contained the later price: ``{name: (inside, of)}`` by GPU.
 
-    Every month with at least twelve months of some history behind it is a place to stand. ``without_own`` takes the
-    GPU that is predicted out of what is fitted.
+    Every month with at least twelve earlier months of history is a starting point. ``without_own`` leaves the predicted GPU
+    out of the fit.
     """
     coverage: dict[str, tuple[int, int]] = {}
     for name, points in histories.items():

@@ -47,7 +47,7 @@ class Reservation:
     months: int
     share: UncertainInput
     words: str
-    """Where the share comes from."""
+    """Source of the share."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class Spot:
     """Servers that may be taken back, with checkpoints at the best interval."""
 
     share: UncertainInput
-    """Of the on-demand price."""
+    """Share of the on-demand price."""
     reclaim_s: UncertainInput
     restart_s: UncertainInput
     save_s: UncertainInput
@@ -109,10 +109,10 @@ def rent_of(
     spot: bool = False,
     moving: bool = True,
 ) -> Renting:
-    """Ways to rent this GPU: on demand at the price given, the provider's or the median; reserved where a price is known,
-    or by the usual discount when ``reserved`` names terms (``1y``, ``3y``; an empty tuple: none).
+    """Ways to rent this GPU: on demand at the given price, the provider's or the median; reserved at a known price, or with the
+    usual discount when ``reserved`` names terms (``1y``, ``3y``; an empty tuple: none).
 
-    Raises UnpredictableError when no price is known, UnknownNameError for a provider without an offer.
+    Raises UnpredictableError without a price, UnknownNameError for a provider without an offer.
     """
     price = price_of(cluster, today, usd_per_hour=usd_per_hour, provider=provider)
     accelerator_id = cluster.accelerator.id
@@ -139,10 +139,10 @@ def rent_of(
 
 @cache
 def shipped_histories() -> dict[str, Series]:
-    """Published market prices by the name of the GPU: medians over providers.
+    """Published market prices by GPU name: medians over providers.
 
-    One provider's list price stands still for years and then jumps; fitted together with medians it made bands that
-    held 70 % of what came where they should hold 80 %.
+    One provider's list price stays constant for years and then jumps; fitted together with medians it gave bands with 70 %
+    coverage instead of 80 %.
     """
     return {accelerators()[name].name: dict(_market(name)) for name in price_history() if MARKET in series_of(name)}
 

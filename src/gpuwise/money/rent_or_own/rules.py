@@ -88,7 +88,7 @@ def _check(accelerator: str, ownership: Ownership, rent: Renting, months: int, s
 
 
 def _difference(hours: float, ownership: Ownership, rent: Renting, months: int, seed: int) -> Array:
-    """(own - rent on demand) for so many hours a month, ``(S,)``; the same scenarios for the same seed."""
+    """(own - rent on demand) at the given hours per month, ``(S,)``; the same scenarios for the same seed."""
     demand = Demand(hours)
     rng = np.random.Generator(np.random.PCG64(seed))
     x = draw(uncertain_inputs_of(demand, ownership, rent), rng, SCENARIOS)
@@ -98,7 +98,7 @@ def _difference(hours: float, ownership: Ownership, rent: Renting, months: int, 
 
 
 def _first_below(grid: Array, values: Array) -> float | None:
-    """Where ``values`` first fall below zero, between two points by a straight line."""
+    """Point at which ``values`` first fall below zero, interpolated linearly."""
     below = np.flatnonzero(values < 0)
     if not below.size:
         return None

@@ -138,7 +138,7 @@ class _Tally:
 def _batches(
     demand: Demand, ownership: Ownership, rent: Renting, months: int, n: int, rng: np.random.Generator
 ) -> Iterator[Batch]:
-    """``n`` scenarios, as many at a time as stay in the processor's cache."""
+    """``n`` scenarios, in batches that fit in the processor's cache."""
     uncertain_inputs = uncertain_inputs_of(demand, ownership, rent)
     for start in range(0, n, CHUNK):
         size = min(CHUNK, n - start)
@@ -151,8 +151,8 @@ def _wide(values: Array, n: int) -> Array:
 
 
 def _mixes(part: Batch, rent: Renting, months: int, gpus: int, peak: float) -> tuple[dict[str, Mix], MixSearch]:
-    """The plain ways (own for the peak, on demand, reserved for each term the horizon holds, spot), and the best mix of
-    them when it is none of these."""
+    """The pure options (own for the peak, on demand, reserved for each term within the horizon, spot), and the best mix if it
+    is none of these."""
     mixes = {"own": Mix(gpus), "on-demand": Mix()}
     most = max(1, math.ceil(peak))
     terms = [r for r in rent.reservations if r.months <= months]

@@ -21,7 +21,7 @@ from gpuwise.money.rent_or_own.renting import Renting
 from gpuwise.money.rent_or_own.uncertain_inputs import Array, UncertainInput
 
 SCENARIOS = 8192
-"""Of those at hand, how many the shares are made from."""
+"""Number of scenarios used for the shares."""
 _BINS = 32
 _NOTHING = 1e-9
 

@@ -1,7 +1,6 @@
-"""Uncertain numbers of a cost comparison: each is known by its 10th, 50th and 90th percentile and a source.
+"""Uncertain numbers of a cost comparison: 10th, 50th and 90th percentile, and a source.
 
-The shipped ones are ``data/economics.toml``; a person's own figure replaces one, as a single number or as a
-range.
+Defaults are in ``data/economics.toml``; the user's own figure replaces one, as a single number or a range.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from gpuwise.facts.operations import Quantity
 from gpuwise.interval import Z80
 
 Array = NDArray[np.floating]
-"""Numbers by scenario, month or both; the docstring of each use says which."""
+"""Numbers by scenario, month or both, as the docstring of each use states."""
 
 DATA = Path(__file__).parent.parent / "data"
 _SCHEMA = {
@@ -47,11 +46,11 @@ class UncertainInput:
     high: float
     unit: str
     label: str
-    """As a person reads it in a table."""
+    """Label in a table."""
     source: str
     """A key of ``sources.csv``, or ``given`` for a person's own figure."""
     most: float = math.inf
-    """What it cannot exceed (a share: 1)."""
+    """Upper bound (of a share: 1)."""
     note: str = ""
 
     def __post_init__(self) -> None:

@@ -30,7 +30,7 @@ class Change:
 
 
 def changes(cost: RunCost, today: datetime.date) -> tuple[Change, ...]:
-    """What is worth saying, the largest saving of money first."""
+    """Recommended changes, the largest saving first."""
     run, options = cost.run, list[Change]()
     if run.price is not None and run.spot_usd_per_hour is None:
         spot = spot_usd_per_hour(run.cluster, today, None)
@@ -52,15 +52,15 @@ def changes(cost: RunCost, today: datetime.date) -> tuple[Change, ...]:
 
 
 def _cheapest(cluster: Cluster, today: datetime.date) -> Offer | None:
-    """The cheapest offer on demand of as many accelerators as a host needs, not known to be out of stock."""
+    """The cheapest on-demand offer with as many accelerators as a host needs that is not known to be out of stock."""
     whole = min(cluster.system.count, cluster.n_accelerators)
     fitting = [o for o in offers_for(cluster.accelerator.id, today) if o.count >= whole and o.in_stock is not False]
     return min(fitting, key=lambda o: o.on_demand_usd_per_hour, default=None)
 
 
 def spot_usd_per_hour(cluster: Cluster, today: datetime.date, provider: str | None) -> float | None:
-    """The spot price of an accelerator: a provider's cheapest, or the median over providers; None when
-    nobody offers one. Fixed discounts that only look like spot markets count where there is nothing else."""
+    """The spot price of an accelerator: a provider's cheapest, or the median over providers; None without an offer. Fixed
+    discounts that are not a spot market count only if there are no others."""
     offers = [
         o
         for o in offers_for(cluster.accelerator.id, today)

@@ -1,9 +1,8 @@
-"""How often to checkpoint, and what stops and checkpoints take of a run.
+"""Optimal checkpoint interval, and the time lost to stops and checkpoints.
 
-Stops come at random with mean time M between them (exponential). Work is saved every tau seconds of it at a
-cost of delta seconds; a stop costs R seconds until work goes on from the last checkpoint, and stops may come
-while saving and while restarting. The expected time of a run that needs T_s seconds is then (Daly, Future
-Generation Computer Systems 22 (2006), equation 20)
+Stops come at random with mean time M between them (exponential). Work is saved every tau seconds at a cost of delta seconds; a
+stop costs R seconds until work resumes from the last checkpoint, and stops may come while saving and while restarting. The
+expected time of a run that needs T_s seconds is then (Daly, Future Generation Computer Systems 22 (2006), equation 20)
 
     T_w = M exp(R / M) (exp((tau + delta) / M) - 1) T_s / tau
 
@@ -109,11 +108,9 @@ def optimal_checkpoint(save_s: ArrayLike, restart_s: ArrayLike, mtbf_s: ArrayLik
 
 
 def losses(work_s: float, interval_s: float, save_s: float, restart_s: float, mtbf_s: float) -> Losses:
-    """Where the expected time beyond ``work_s`` goes. With x = (tau + delta) / M, a stretch of work and its
-    checkpoint is stopped exp(x) - 1 times, which takes M (exp(x) - 1) - tau - delta of work that is lost and
-    M (exp(R / M) - 1) each time until work goes on. Stops are counted over the whole expected time. Raises
-    InputError.
-    """
+    """Expected time beyond ``work_s``, by cause. With x = (tau + delta) / M, a stretch of work and its checkpoint is stopped
+    exp(x) - 1 times. That loses M (exp(x) - 1) - tau - delta of work, and M (exp(R / M) - 1) each time until work resumes.
+    Stops are counted over the whole expected time. Raises InputError."""
     for name, value in (("the time between checkpoints", interval_s), ("saving", save_s), ("mean time between stops", mtbf_s)):
         if not 0 < value < math.inf:
             raise _no_seconds(name, positive=True)
@@ -164,7 +161,7 @@ def checkpoint_bytes(parameters: float, trained: float, strategy: Strategy) -> f
 
 
 def write_bytes_per_s(cluster: Cluster) -> Estimate:
-    """What the hosts of a cluster write to shared storage together."""
+    """Combined write rate of a cluster's hosts to shared storage."""
     per_host = operations()["write_bytes_per_s_per_host"]
     return Estimate(per_host.low, per_host.expected, per_host.high, "derived").scaled(float(cluster.n_systems))
 

@@ -44,7 +44,7 @@ class RunCost:
     lines: tuple[Line, ...]
     total_usd: Estimate
     usd_per_hour: float
-    """Mean price of an accelerator-hour that the lines stand on; 0 on one's own machine."""
+    """Mean price of an accelerator-hour used in the lines; 0 on the user's own machine."""
     wall_s: Estimate
     stops: Interruptions
     evaluation: Estimate
@@ -58,7 +58,7 @@ class RunCost:
     """Expected, by item of the power budget; they sum to ``kwh.expected``."""
     electricity: PowerPrice | None
     electricity_usd: Estimate | None
-    """At the grid's price; part of the bill only on one's own machine, of the rent elsewhere."""
+    """Electricity at the grid's price; part of the bill only on the user's own machine, otherwise part of the rent."""
     carbon: Carbon
 
     @property
@@ -73,10 +73,10 @@ class RunCost:
 
 
 def run_cost(run: Run, done: Operation | None = None) -> RunCost:
-    """The bill of ``run``, whose hours are ``done`` where they are known already.
+    """The bill of ``run``, with its hours in ``done`` if already computed.
 
-    Raises InputError on figures that cannot be meant, and UnpredictableError when neither a rent nor an electricity price is
-    known, or when the run would not end.
+    Raises InputError on invalid figures, and UnpredictableError without a rent or electricity price, or when the run would not
+    end.
     """
     done = done or operate(run)
     t, shares, wall, stops = run.time_s, done.shares, done.wall_s, done.stops
@@ -120,7 +120,7 @@ def _total_usd(run: Run, done: Operation, extra: Sequence[Line]) -> Estimate:
 
 
 def _beside(run: Run, done: Operation) -> tuple[dict[str, float], list[Line]]:
-    """Mean 1e9 bytes at rest, and the lines beside those of rented time: storage, egress, one's own machine's electricity."""
+    """Mean 1e9 bytes stored, and the lines beside rented time: storage, egress, electricity of the user's own machine."""
     stored, lines = _storage(run, done.wall_s)
     power_usd = _electricity(run, done.kwh)[1] if run.price is None else None
     if run.price is None and power_usd is None:
@@ -130,8 +130,8 @@ def _beside(run: Run, done: Operation) -> tuple[dict[str, float], list[Line]]:
 
 
 def published_usd(model_id: str, run: Run, tokens: float) -> tuple[float, ...]:
-    """US dollars, at the rent of ``run``, of the GPU hours that each published training of the model on its accelerator took, for
-    so many ``tokens``."""
+    """Cost in US dollars, at the rent of ``run``, of the GPU hours of each published training of the model on its accelerator,
+    scaled to ``tokens``."""
     if run.price is None:
         return ()
     alike = [known for known in known_runs().get(model_id, ()) if known.accelerator_id == run.cluster.accelerator.id]
@@ -139,7 +139,7 @@ def published_usd(model_id: str, run: Run, tokens: float) -> tuple[float, ...]:
 
 
 def _electricity(run: Run, kwh: Estimate | None) -> tuple[PowerPrice | None, Estimate | None]:
-    """The grid's price (a household's for one's own computer) and what the run's energy costs at it."""
+    """The grid's price (a household's for a personal computer) and the cost of the run's energy at it."""
     sector = "household" if run.price is None and is_personal(run.cluster) else "industrial"
     paid = None if run.grid is None else run.grid.price(sector)
     if paid is None or kwh is None:
@@ -165,7 +165,7 @@ def _usd(time_s: Estimate, rate: Estimate, n_accelerators: int) -> Estimate:
 
 
 def _storage(run: Run, wall: Estimate) -> tuple[dict[str, float], list[Line]]:
-    """Full checkpoints are replaced as they come; weights kept along the way pile up, half of them on average."""
+    """Storage: full checkpoints replace each other; weights saved along the way accumulate, half of them on average."""
     facts = operations()
     states = of_quantity(facts["kept_states"]).scaled(run.state_bytes / GIGA)
     weights = of_quantity(facts["kept_weights"]).scaled(run.weight_bytes / GIGA / 2)
@@ -178,7 +178,7 @@ def _storage(run: Run, wall: Estimate) -> tuple[dict[str, float], list[Line]]:
 
 
 def _egress(run: Run, wall: Estimate) -> Line:
-    """What is taken away: the trained weights once, unless the person says how much."""
+    """Egress: the trained weights once, unless the user states an amount."""
     gb = run.weight_bytes / GIGA if run.egress_gb is None else run.egress_gb
     free = run.storage.free_egress_gb_month * max(math.ceil(wall.expected / MONTH_S), 1)
     usd = max(gb - free, 0.0) * run.storage.egress_usd_per_gb

@@ -63,7 +63,7 @@ def run_document(cost: RunCost, changes: Sequence[Change] = ()) -> dict[str, obj
 
 
 def stops_document(stops: Interruptions) -> dict[str, object]:
-    """What stops and checkpoints take, as shares of the work."""
+    """Losses to stops and checkpoints, as shares of the work."""
     return {
         "mtbf_s": stops.mtbf_s,
         "stops": stops.stops,

@@ -1,11 +1,11 @@
-"""The hours of a whole training run: its training, and what is lost on the way.
+"""The hours of a whole training run: training and losses.
 
-With T the time of the training itself, e the share of evaluation, o what checkpoints and stops add to work
-and i the share of paid but idle hours, the machines are taken for::
+With T the time of the training itself, e the share of evaluation, o the overhead of checkpoints and stops and i the share of paid
+but idle hours, the machines are occupied for::
 
     wall = T (1 + e) (1 + o) + T i
 
-``plan`` says this time and ``cost`` bills it: both come from :func:`operate`.
+``plan`` reports this time and ``cost`` bills it; both use :func:`operate`.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ IDLE_WORK = ("writing checkpoints", "restarts", "debugging and idle")
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What is run, where, and at which prices. None: the usual figure."""
+    """A run: work, place and prices. None: the default."""
 
     time_s: Estimate
-    """Of the training itself, uninterrupted."""
+    """Uninterrupted training time."""
     cluster: Cluster
     price: Price | None
-    """Rent of an accelerator; None on one's own machine, which pays for electricity instead."""
+    """Rent per accelerator; None on the user's own machine, which pays for electricity instead."""
     state_bytes: float
     """A full checkpoint."""
     weight_bytes: float
-    """The weights alone, as they are kept and taken away."""
+    """Bytes of the weights alone, as stored and downloaded."""
     data_bytes: float
     """Training data at rest."""
     storage: StoragePrice
@@ -50,13 +50,13 @@ class Run:
     site: Site | None = None
     pue: float | None = None
     spot_usd_per_hour: float | None = None
-    """Of an accelerator on spot, in place of ``price`` while spot is to be had."""
+    """Spot price per accelerator, used instead of ``price`` while spot is available."""
     evaluation_share: float | None = None
     egress_gb: float | None = None
     write: Estimate | None = None
     """Measured write rate of the storage, B/s."""
     background: bool = False
-    """Checkpoints are written beside the training; it waits for a copy into host memory alone."""
+    """Checkpoints are written in the background; training waits only for a copy into host memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +121,7 @@ def _energy(run: Run, shares: Mapping[str, Estimate]) -> tuple[PowerBudget | Non
 
 
 def _share(share: float | None) -> Estimate:
-    """Of the training time spent on evaluation."""
+    """Share of the training time spent on evaluation."""
     return of_quantity(operations()["evaluation_share"]) if share is None else exactly(share)
 
 

@@ -21,7 +21,7 @@ from gpuwise.predict.estimate import Estimate
 
 @dataclass(frozen=True, slots=True)
 class Causes:
-    """What stops a run and what a stop and a checkpoint take, in seconds."""
+    """Causes of stops, and the seconds of a stop and a checkpoint."""
 
     failure_s: Estimate
     """Between failures of the whole cluster."""
@@ -72,10 +72,10 @@ def causes(
     write: Estimate | None = None,
     background: bool = False,
 ) -> Causes:
-    """What is known to stop a run on ``cluster`` that saves ``state_bytes``.
+    """Interruptions of a run on ``cluster`` that saves ``state_bytes``.
 
-    ``write`` is a measured write rate in B/s in place of the usual one. ``background``: training waits only
-    for the copy into the hosts' memory, over half of each accelerator's PCIe rate. Raises InputError.
+    ``write`` is a measured write rate in B/s instead of the default. ``background``: training waits only for the copy into the
+    hosts' memory, over half of each accelerator's PCIe rate. Raises InputError.
     """
     if not (math.isfinite(state_bytes) and state_bytes > 0):
         raise InputError(f"a checkpoint of {state_bytes:g} bytes", hint="give the bytes of weights and states")

@@ -123,7 +123,7 @@ def _check_numbers(tokens: float | None, seq_len: int | None) -> None:
 
 
 def _says_something(row: FigureRow) -> bool:
-    """Rows that nothing is known of are left out."""
+    """Drops rows without known values."""
     return any(c.value is not None or c.words for c in row.cells)
 
 

@@ -76,7 +76,7 @@ def _key_of_row() -> dict[str, str]:
 
 
 def _fact(a: Accelerator, columns: tuple[str, ...], field: str, value: float | None, words: str = "") -> Cell:
-    """A cell of the catalogue: its source is that of the first of ``columns`` that has one of its own."""
+    """A cell of the catalogue; its source is that of the first of ``columns`` that has one."""
     if value is None and not words:
         return Cell()
     key = next((a.cell_sources[c] for c in columns if c in a.cell_sources), _key_of_row().get(a.source, ""))

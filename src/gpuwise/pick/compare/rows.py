@@ -1,8 +1,8 @@
-"""The shape of a comparison: subjects side by side, rows of cells, each cell with what it stands on.
+"""Structure of a comparison: subjects side by side, rows of cells, each cell with its source.
 
-A cell holds an SI value (or words), its 80 % interval where it is predicted, and its ``kind``: of a fact that
-of its source (``vendor``, ``measured``, ``rule``, ``third-party``, ``estimate``, ``offer``), of a prediction its
-basis (``fitted``, ``derived``, ``specified``, ``extrapolated``).
+A cell has an SI value (or words), its 80 % interval if predicted, and its ``kind``: for a fact that of its source (``vendor``,
+``measured``, ``rule``, ``third-party``, ``estimate``, ``offer``), for a prediction its basis (``fitted``, ``derived``,
+``specified``, ``extrapolated``).
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ class Subject:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """``value`` None means unknown or not applicable; ``words`` then says why, and otherwise what goes with
-    it. ``source`` is a key of ``facts/data/sources.csv`` or what was computed from what."""
+    """``value`` None means unknown or not applicable; ``words`` then gives the reason, otherwise a remark. ``source`` is a key
+    of ``facts/data/sources.csv`` or a description of the computation."""
 
     value: float | None = None
     words: str = ""
@@ -75,8 +75,7 @@ class FigureRow:
 
     @property
     def best(self) -> tuple[int, ...]:
-        """Columns that hold the best value, ties included; none when fewer than two are known or all are
-        alike."""
+        """Columns with the best value, ties included; empty if fewer than two are known or all are equal."""
         values = [(i, c.value) for i, c in enumerate(self.cells) if c.value is not None]
         if not self.better or len(values) < 2:
             return ()

@@ -1,7 +1,7 @@
-"""What one subject serves: the widest weights it holds, its cache, and tokens a second, one sequence or many.
+"""Serving on one subject: widest weights that fit, cache, and tokens per second for one sequence and for many.
 
-One sequence is served as everywhere (:func:`gpuwise.serve.replica.serve`). Batches are vLLM's: tensor groups, alone or
-several side by side; llama.cpp says nothing about them.
+One sequence uses :func:`gpuwise.serve.replica.serve`. Batches are vLLM's: tensor groups, alone or several side by side;
+llama.cpp has no batch figures.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from gpuwise.units import format_bytes
 
 @dataclass(frozen=True, slots=True)
 class SubjectServing:
-    """``weights`` None: it cannot, and ``why_not`` says why. Rates are tokens a second of the whole subject;
-    ``cache_tokens`` what fits beside one copy of the weights."""
+    """``weights`` None: it cannot serve, for the reason in ``why_not``. Rates are tokens a second of the whole subject;
+    ``cache_tokens`` is the number that fits beside one copy of the weights."""
 
     weights: str | None
     words: str = ""
@@ -41,7 +41,7 @@ class SubjectServing:
     groups: tuple[_Group, ...] = ()
     """The ways to serve batches of these weights."""
     sequences: int | None = None
-    """Of the full batch."""
+    """Sequences of the full batch."""
 
     def at_batch(self, sequences: int, context: int) -> Estimate | None:
         """Tokens a second with ``sequences`` at once, evenly over the replicas; None where batches are not predicted."""
@@ -71,8 +71,8 @@ class _Group:
 def serve_alike(
     arch: Architecture, clusters: Sequence[Cluster], context: int, precision: str | None
 ) -> tuple[SubjectServing, ...]:
-    """Serve ``arch`` on each of ``clusters``, with weights of one width on all that can serve it: the widest that all hold
-    where ``precision`` is None. Raises UnknownNameError for a precision nothing is served in."""
+    """Serve ``arch`` on each of ``clusters``, with one weight format on all that can serve it: the widest that fits on all if
+    ``precision`` is None. Raises UnknownNameError for a precision that no engine serves."""
     widest = _formats(precision)
     results = tuple(_serve(arch, cluster, context, widest) for cluster in clusters)
     if len({d.weights for d in results} - {None}) < 2:

@@ -1,5 +1,4 @@
-"""What a comparison adds up to, in sentences made from its rows: who leads at what and by how much, what each waits
-for, what it costs. Nothing is said that a row does not hold."""
+"""Summary of a comparison in sentences derived from its rows: leaders and margins, bottlenecks, costs."""
 
 from __future__ import annotations
 
@@ -34,7 +33,7 @@ def verdict(subjects: Sequence[Subject], rows: Sequence[FigureRow], work: Compar
 
 
 def names_of(subjects: Sequence[Subject]) -> tuple[str, ...]:
-    """Names of the columns; the same thing twice is told apart by its place."""
+    """Names of the columns; equal names are numbered."""
     names = [s.name for s in subjects]
     return tuple(f"{n} ({names[: i + 1].count(n)})" if names.count(n) > 1 else n for i, n in enumerate(names))
 
@@ -61,7 +60,7 @@ def ranking(row: FigureRow | None) -> list[int]:
 
 
 def _lead(row: FigureRow | None) -> tuple[int, int, float] | None:
-    """Best column, the runner-up, and how many times better; None when fewer than two are known or they tie."""
+    """Best column, the runner-up, and its advantage as a factor; None if fewer than two are known or they tie."""
     order = ranking(row)
     if row is None or len(order) < 2:
         return None
@@ -104,7 +103,7 @@ def _arithmetic(names: Sequence[str], rows: Sequence[FigureRow]) -> str:
 
 
 def _paper(names: Sequence[str], rows: Sequence[FigureRow], rate: str) -> str:
-    """Where the order on paper is another: of some pair each leads once, by more than a tie."""
+    """Differences from the data-sheet order: pairs in which each leads once, by more than a tie."""
     peak, got = find_row(rows, f"peak_{rate}"), find_row(rows, f"reached_{rate}")
     on_paper = ranking(peak)
     if peak is None or got is None or not any(_leads(peak, a, b) and _leads(got, b, a) for a, b in combinations(on_paper, 2)):
@@ -208,7 +207,7 @@ def _training(names: Sequence[str], rows: Sequence[FigureRow], work: ComparedWor
 
 
 def _trained(row: FigureRow, work: ComparedWork) -> str:
-    """What is trained, and how, in a way of :data:`WAYS`."""
+    """The training and its method, as one of :data:`WAYS`."""
     return f"all of {work.arch.name}" if row.key == WAYS[0].key else f"{work.arch.name} with {row.title}"
 
 
@@ -239,7 +238,7 @@ def _serving(names: Sequence[str], rows: Sequence[FigureRow]) -> str:
 
 
 def _unlike(texts: set[str]) -> str:
-    """What differs between ways to hold weights, each ``format (program)``; a format's name says its bits (fp8, Q8_0)."""
+    """Differences between weight storage, each ``format (program)``; a format's name includes its bits (fp8, Q8_0)."""
     programs = {words.partition(" (")[2] for words in texts}
     bits = {tuple(re.findall(r"[0-9]+", words.partition(" (")[0])[:1]) for words in texts}
     unlike = ["with weights of the same width"] * (len(bits) > 1) + ["by the same program"] * (len(programs) > 1)

@@ -35,8 +35,8 @@ PURPOSES = ("train", "finetune", "infer")
 
 @dataclass(frozen=True, slots=True)
 class ComparedWork:
-    """What is to be done with ``arch``. ``purposes`` of :data:`PURPOSES`; ``tokens`` to train on or to write;
-    ``context`` tokens a served sequence sees."""
+    """Work to do with ``arch``. ``purposes`` of :data:`PURPOSES`; ``tokens`` to train on or to generate; ``context`` tokens of
+    a served sequence."""
 
     arch: Architecture
     purposes: tuple[str, ...]
@@ -68,7 +68,7 @@ WAYS = (
 
 @dataclass(frozen=True, slots=True)
 class TrainingResult:
-    """The fastest fitting strategy of one way on one subject, or why there is none (``smallest``: the closest)."""
+    """The fastest fitting strategy of one method on one subject, or the reason that there is none (``smallest``: the closest)."""
 
     estimate: TrainingEstimate | None
     why_not: str = ""
@@ -124,7 +124,7 @@ def _training(subjects: Sequence[Subject], work: ComparedWork, today: datetime.d
 
 
 def _holding(way: TrainingMethod, whole: TrainingMethod, s: Strategy) -> str:
-    """How the states of a training are held: all on the device, some in host memory, or by a lighter way."""
+    """Placement of training states: all on the device, some in host memory, or a lighter method."""
     if way is not whole:
         return f"with {way.title}"
     return f"with the {on_host(s)[0]} in host memory" if s.offload_optimizer else "yes"
