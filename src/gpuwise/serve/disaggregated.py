@@ -1,14 +1,15 @@
-"""Prompts read on replicas of their own, answers written on others, the cache of each prompt sent between them.
+"""Prefill-decode disaggregation: prompts run on prefill replicas, answers on decode replicas, and the cache of each prompt is
+transferred.
 
-A request is read by a prefill replica as if it asked for one token. Its cache then goes to a decode replica,
+A prefill replica runs a request as if for one token. Its cache then goes to a decode replica,
 
     transfer = latency + bytes(prompt) / (ranks x bandwidth),
 
-over the links of a host where both replicas are in one, else over its network, one prompt after the other on the links of
-each prefill replica. There it is admitted as soon as its blocks are free; the last token of the prompt is computed anew (vllm
-v1/core/sched/scheduler.py, ``_update_waiting_for_remote_kv``), which gives the first token. A request that is sent back is
-computed there whole. Blocks are taken when the cache has come, not when it is sent for; nothing is kept at the decode replicas
-between requests.
+over the links of a host if both replicas are in one, else over its network, one prompt after the other on the links of each
+prefill replica. There it is admitted once blocks are free; the last token of the prompt is recomputed (vllm
+v1/core/sched/scheduler.py, ``_update_waiting_for_remote_kv``), which gives the first token. A preempted request is recomputed
+there in full. Blocks are allocated when the cache arrives, not at the start of the transfer; decode replicas have no prefix
+cache.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ from gpuwise.serve.simulate.server import open_loop
 
 F64 = NDArray[np.float64]
 LATENCY_S = 1e-3
-"""Of a transfer before its first byte: metadata and setting up go through the servers (NIXL over their sockets); of the order of
-a request's way through a server."""
+"""Latency of a transfer before its first byte: metadata and setup pass through the servers (NIXL over their sockets); about
+the latency of a request through a server."""
 
 
 class DecodeEngine(BudgetEngine):
@@ -87,7 +88,7 @@ class Disaggregation:
 
     @property
     def bandwidth_bytes_per_s(self) -> float:
-        """Of one rank's way from a prefill to a decode replica."""
+        """Bandwidth of one rank's path from a prefill to a decode replica."""
         system = self.prefill.system
         inside = self.ranks <= system.count and system.id == self.decode.system.id
         return system.link_bytes_per_s if inside else min(system.network_bytes_per_s, self.decode.system.network_bytes_per_s)

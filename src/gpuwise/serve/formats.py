@@ -38,7 +38,7 @@ class WeightFormat:
     file: str = ""
     """The kind of file that holds it, which one local program reads (``GGUF``, ``MLX``); empty: a checkpoint of engines."""
     equivalent: bool = True
-    """llama.cpp's format stands for this one: the same bits, rounded to the same kind of number."""
+    """Equivalent format of llama.cpp: the same bits, rounded to the same kind of number."""
     dense: str | None = None
     """Format of all but the routed experts, where the name means these alone."""
 
@@ -78,9 +78,9 @@ _MEAN_BITS = {
     "UD-IQ3_XXS": 2.93,
     "UD-IQ2_XXS": 2.56,
 }
-"""Bits a weight of other files of llama.cpp: means over Llama 3.1 8B (ggml-org/llama.cpp tools/quantize/README.md), and of types
-that it leaves out, those of a block (ggml/src/ggml-common.h). Unsloth's dynamic files (UD) choose the type of each tensor by the
-model: medians of public files (Qwen3 30B, Gemma 4 26B, gpt-oss 20B and others). A file itself says it exactly."""
+"""Bits a weight of other files of llama.cpp: means over Llama 3.1 8B (ggml-org/llama.cpp tools/quantize/README.md), and of
+types that it leaves out, those of a block (ggml/src/ggml-common.h). Unsloth's dynamic files (UD) choose the type of each
+tensor by the model: medians of public files (Qwen3 30B, Gemma 4 26B, gpt-oss 20B and others). A GGUF file has the exact value."""
 FORMATS: dict[str, WeightFormat] = {
     f.name: f
     for f in (
@@ -117,7 +117,7 @@ ENGINE_FORMATS = tuple(f.name for f in FORMATS.values() if not f.local)
 LLAMA_CPP_FORMATS = tuple(f.name for f in FORMATS.values() if f.file == GGUF)
 MLX_FORMATS = tuple(f.name for f in FORMATS.values() if f.file == MLX)
 FORMAT_OF_BITS = {16: "bf16", 8: "fp8", 4: "int4_wo"}
-"""What an engine is asked for when only the width of the weights matters."""
+"""Default format of an engine for a given width of the weights."""
 FORMAT_OF_PRECISION = {
     "bf16": "bf16",
     "fp16": "fp16",
@@ -162,8 +162,8 @@ def find_format(text: str) -> WeightFormat:
 
 
 def gguf_format(model: str) -> str | None:
-    """The format of llama.cpp that a file's name ends with (``llama-3.1-8b-Q4_K_M.gguf``); None where it names none. Raises
-    UnknownNameError for a format whose size is not known."""
+    """The format of llama.cpp that a file's name ends with (``llama-3.1-8b-Q4_K_M.gguf``); None without one. Raises
+    UnknownNameError for a format of unknown size."""
     found = _GGUF.search(model)
     if found is None:
         return None
@@ -175,7 +175,7 @@ def gguf_format(model: str) -> str | None:
 
 
 def format_of_precision(precision: str) -> WeightFormat:
-    """The format weights are held in for ``--precision``. Raises UnknownNameError."""
+    """Storage format of the weights for ``--precision``. Raises UnknownNameError."""
     if precision not in FORMAT_OF_PRECISION:
         raise UnknownNameError(
             "weight format", precision, FORMAT_OF_PRECISION, hint="served weights are " + ", ".join(FORMAT_OF_PRECISION)
@@ -184,8 +184,8 @@ def format_of_precision(precision: str) -> WeightFormat:
 
 
 def _formats(arch: Architecture, weights: str, experts: str | None) -> tuple[WeightFormat, WeightFormat]:
-    """Of dense matrices and of routed experts: of a model published with MXFP4 experts, every file of llama.cpp has these as they
-    are (gpt-oss 20B: 12.8 GiB in F16). Raises UnknownNameError."""
+    """Formats of dense matrices and of routed experts. Every llama.cpp file of a model published with MXFP4 experts keeps
+    these (gpt-oss 20B: 12.8 GiB in F16). Raises UnknownNameError."""
     form = find_format(weights)
     if experts is None and arch.published_experts == "mxfp4" and form.file == GGUF:
         experts = "MXFP4"
@@ -231,5 +231,5 @@ def _experts_chosen(n_experts: int, n_active: int, tokens: int) -> float:
 
 
 def _outer_bytes(form: WeightFormat) -> float:
-    """Of a weight outside the layers: tables, head, last norm."""
+    """Bytes per weight outside the layers: embedding tables, head, last norm."""
     return form.bytes_per_weight if form.local else max(WIDE_BYTES, form.bytes_per_weight)

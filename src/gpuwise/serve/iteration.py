@@ -51,7 +51,7 @@ class DeviceTimes:
     """Seconds [R] on the device of one iteration, by part, before the engine's own costs."""
 
     kernels_s: F64
-    """Of which ``attention_s`` attention and ``memory_s`` kernels that only move data."""
+    """Kernel seconds, including ``attention_s`` for attention and ``memory_s`` for kernels that only move data."""
     attention_s: F64
     memory_s: F64
     communication_s: F64
@@ -75,8 +75,7 @@ def iteration_time(arch: Architecture, system: System, config: EngineConfig, seq
 def one_iteration(
     arch: Architecture, system: System, config: EngineConfig, sequences: int, q_len: int, kv_len: int
 ) -> DeviceTimes:
-    """:func:`device_times` of one iteration by itself: what every command prints, whatever else it asks for. Raises as
-    device_times."""
+    """:func:`device_times` of a single iteration: the value that every command prints. Raises as device_times."""
     one = (np.array([value], np.int64) for value in (sequences, q_len, kv_len))
     return device_times(arch, system, config, Iterations(*one))
 
@@ -172,9 +171,9 @@ def _forward_tables(arch: Architecture, tp: int, sequences: int, q_len: int) -> 
 def _engine_rows(table: OpTable, decode: bool) -> OpTable:
     """The rows an engine runs: forward, residuals inside the norms, no loss.
 
-    Of a fused expert layer the first product's row stands for all but the router, and ``moe.unpermute`` stays
-    to carry its sum. The two down-projections of latent attention are one product. In decode shared experts
-    run beside the routed ones on another stream, and take no time of their own.
+    In a fused expert layer the first product's row represents all but the router, and ``moe.unpermute`` stays for its sum. The
+    two down-projections of latent attention are one product. In decode shared experts run beside the routed ones on another
+    stream, and take no time of their own.
     """
     drop = [n.endswith((".residual", ".bias")) or n.startswith(("head.loss", "ep.")) or n in _IN_ONE_KERNEL for n in table.name]
     if decode:

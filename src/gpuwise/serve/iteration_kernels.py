@@ -42,8 +42,8 @@ LATENT_COMPUTE, LATENT_STREAM = 0.6, 0.8
 989 TFLOP/s compute-bound and 3000 of 3350 GB/s memory-bound on H800, less the tail of a step)."""
 
 EVEN_EXPERTS = 8
-"""Up to so many experts get about the same share of real text (Mixtral of Experts, arXiv 2401.04088, figure 7: each near an
-eighth in every layer and on every domain)."""
+"""Number of experts up to which real text is distributed almost evenly (Mixtral of Experts, arXiv 2401.04088, figure 7: each
+near an eighth in every layer and on every domain)."""
 
 
 class RowTimes(NamedTuple):
@@ -57,7 +57,7 @@ class RowTimes(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class IterationRows:
-    """Rows of iterations, the same on every device and in every format: what is asked of their names is asked once."""
+    """Rows of iterations, the same on every device and in every format; derived properties of their names are computed once."""
 
     table: OpTable
     owner: I64
@@ -79,7 +79,7 @@ class IterationRows:
 
     @cached_property
     def products(self) -> tuple[Mask, OpTable, Mask]:
-        """Which rows are products, these, and which of them are multiplied in 16 bits whatever the weights' format."""
+        """Rows that are products, and among them those multiplied in 16 bits regardless of the weights' format."""
         mask = (self.table.kind == Kind.MATMUL) & ~self.absorbed
         return mask, self.table.select(mask), self._named(lambda name: name.startswith(("head.", "moe.router")))[mask]
 
@@ -119,7 +119,7 @@ def row_times(rows: IterationRows, arch: Architecture, system: System, config: E
     if rows.absorbed.any():
         put(rows.absorbed, _absorbed(device, arch, config, s[rows.absorbed, 1]))
     put(rows.products[0], _products(device, config, rows))
-    # the fused layer stands in the row of its first product; what else it does has been left out of the rows
+    # the fused layer is the row of its first product; its other operations were removed from the rows
     mask = table.kind == Kind.GROUPED
     if mask.any():
         put(mask, _experts(device, arch, config, rows.sequences[mask] * q_len[mask]))
@@ -168,8 +168,8 @@ def half_format(device: Accelerator) -> str:
 
 
 def product_format(device: Accelerator, weights: str) -> str:
-    """The kernel that multiplies by weights held as ``weights``: where the device has no such rate, the
-    weights are widened to 16 bits on the way (Marlin)."""
+    """Kernel that multiplies by weights stored as ``weights``: if the device lacks that rate, the weights are widened to 16
+    bits (Marlin)."""
     if weights == "bf16":
         return half_format(device)
     if weights in ("fp8", "fp8_block") and "fp8" not in device.peak_flop_per_s:
@@ -213,7 +213,7 @@ def _experts(device: Accelerator, arch: Architecture, config: EngineConfig, toke
         name = "fp8_block"
     if name != "int8_wo":
         return seconds(name)
-    # nobody measured it: on the line through the widths on both sides where they are read, what widening takes where it is not
+    # not measured: interpolate between the widths on both sides, with or without the cost of widening
     narrow, wide = seconds("int4_wo"), seconds(half_format(device))
     low, width, high = (FORMATS[n].bytes_per_weight for n in ("int4_wo", "int8_wo", "bf16"))
     share = (width - low) / (high - low)
@@ -242,11 +242,12 @@ def _expert_kernel(device: Accelerator, engine: Engine, weights: str, plain: boo
 
 
 def expert_format(device: Accelerator, weights: str, engine: Engine) -> str:
-    """The fused expert kernel for weights held as ``weights``.
+    """The fused expert kernel for weights stored as ``weights``.
 
-    MXFP4 is widened to 16 bits where the engine has no kernel in 8 bits. Where Marlin was not measured on these weights it
-    takes its times on four-bit integers: the same kernel, whose weights differ in their scales by 3 %. Devices without an
-    8-bit rate widen 8-bit weights as they do those of dense layers (``int8_wo``)."""
+    MXFP4 is widened to 16 bits if the engine has no kernel in 8 bits. If Marlin was not measured on these weights, its times
+    on four-bit integers are used: the same kernel, whose weights differ in their scales by 3 %. Devices without an 8-bit rate
+    widen 8-bit weights as they do those of dense layers (``int8_wo``).
+    """
     if weights in ("fp8", "fp8_block") and "fp8" not in device.peak_flop_per_s:
         return "int8_wo"
     if weights == "fp8" and device.family in engine.fp8_experts_in_blocks:

@@ -10,7 +10,7 @@ from gpuwise.facts.hardware.systems import Cluster
 
 @dataclass(frozen=True, slots=True)
 class LocalMachine:
-    """A machine that runs a local program. Bytes are what the program can have; None where nobody reports them."""
+    """A machine that runs a local program. Bytes are those available to the program; None if unknown."""
 
     cluster: Cluster | None
     """Its GPUs; None: it runs on the processor."""
@@ -20,4 +20,4 @@ class LocalMachine:
     free_bytes: float | None = None
     """Free now on the fullest of the GPUs; None: all of it."""
     here: bool = False
-    """It is the machine that the question is asked on."""
+    """Whether it is the machine that runs gpuwise."""

@@ -28,8 +28,8 @@ MXFP4_TILES = {"marlin": (256, 128), "triton": (256, 1), "cutlass": (256, 256)}
 model_executor/layers/quantization/mxfp4.py, create_weights; Triton's layout on Hopper by what it loads (64.38 GiB of
 gpt-oss-120b, vllm issue 33155; Marlin 65.97, issue 23278; the checkpoint 60.8)."""
 UNIFIED_SHARE = 0.75
-"""Of memory shared with the host a GPU may pin three quarters: Metal's recommendedMaxWorkingSetSize on machines above
-36 GB (llama.cpp discussion 2182), and the 96 of 128 GB of a Ryzen AI Max+ 395 (AMD product page)."""
+"""Share of unified memory that a GPU may pin: three quarters: Metal's recommendedMaxWorkingSetSize on machines above 36 GB
+(llama.cpp discussion 2182), and the 96 of 128 GB of a Ryzen AI Max+ 395 (AMD product page)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ def rank_weights(arch: Architecture, config: EngineConfig, accelerator: Accelera
 
 
 def expert_padding(arch: Architecture, config: EngineConfig, accelerator: Accelerator) -> float:
-    """What MXFP4 experts take over their checkpoint: their kernels' tiles are whole (gpt-oss: 2,880 wide)."""
+    """Padding of MXFP4 experts beyond their checkpoint: their kernels use whole tiles (gpt-oss: 2,880 wide)."""
     if arch.moe is None or (config.expert_weights or config.weights) != "mxfp4":
         return 1.0
     hidden, ffn = arch.moe.latent or arch.hidden, arch.moe.expert_ffn / config.moe_tp
@@ -94,13 +94,13 @@ def expert_padding(arch: Architecture, config: EngineConfig, accelerator: Accele
 
 
 def stage_ends(arch: Architecture) -> tuple[int, int]:
-    """Weights of the first stage's tables and of the last one's head, which is a copy where the model shares them."""
+    """Weights of the embedding tables in the first stage and the head in the last, a copy if the model ties them."""
     count = count_parameters(arch)
     return count.embedding + count.stem, count.head + count.tied_head + count.final_norm
 
 
 def layers_of_stages(n_layers: int, stages: int) -> tuple[int, ...]:
-    """Layers of each stage: as many for all, the rest one each from the last but one backwards (vllm distributed/utils.py,
+    """Layers of each stage: equal numbers, the remainder one each from the last but one backwards (vllm distributed/utils.py,
     get_pp_indices)."""
     each, rest = divmod(n_layers, stages)
     return tuple(each + (stages - 1 - rest <= i < stages - 1) for i in range(stages))

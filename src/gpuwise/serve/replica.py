@@ -59,14 +59,14 @@ class EngineReplica:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What an answer should say besides."""
+        """Notes for an answer."""
         widened = self.weights in ("fp8", "fp8_block") and "fp8" not in self.system.accelerator.peak_flop_per_s
         error = known_error(self.arch, self.system.accelerator, self.config.engine)
         return (("8-bit weights are widened on the way",) if widened else ()) + ((error,) if error else ())
 
     def server(self, sequences: int = 1, context: int = 1) -> Server:
-        """The engine as installed; told to run ``sequences`` at once where that is more, or where their caches of ``context``
-        tokens do not fit beside what it takes for its usual number."""
+        """The engine as installed; configured for ``sequences`` at once if that is more than its default, or if their caches
+        of ``context`` tokens do not fit with its default."""
         plain = Server(self.arch, self.system, self.config)
         if sequences > (plain.options.max_num_seqs or 0) or not self._memory(plain, sequences, context).fits:
             return replace(plain, settings=Settings(max_num_seqs=max(sequences, 1)))
@@ -83,7 +83,7 @@ class EngineReplica:
         return ServingMemory(parts.weights, sequences * each, parts.other, parts.requested)
 
     def _each(self, sequences: int) -> int:
-        """Of ``sequences``, those of one data-parallel group."""
+        """Those of ``sequences`` in one data-parallel group."""
         return -(-sequences // self.config.attention_dp)
 
     def most_sequences(self, context: int) -> float:
@@ -101,12 +101,12 @@ class EngineReplica:
         return step_time(self.server(mine, context), mine, context)
 
     def first_token(self, tokens: int) -> Estimate:
-        """Seconds to the first token of a request of ``tokens`` that meets nobody. Raises as :meth:`step`."""
+        """Seconds to the first token of a request of ``tokens`` without others. Raises as :meth:`step`."""
         self._check()
         return first_token_time(self.server(1, tokens), tokens)
 
     def prompt(self, tokens: int) -> Estimate:
-        """Seconds of reading one prompt of ``tokens`` by itself. Raises as :meth:`step`."""
+        """Seconds of prefill of one prompt of ``tokens`` alone. Raises as :meth:`step`."""
         self._check()
         return prompt_time(self.server(1, tokens), tokens)
 
@@ -140,7 +140,7 @@ class LocalReplica:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What an answer should say besides."""
+        """Notes for an answer."""
         fitted = vendors(self.engine)
         known = self.system.accelerator.vendor in fitted
         notes = () if known else (f"{self.program} was fitted on {' and '.join(fitted)} devices only",)
@@ -175,7 +175,7 @@ Replica = EngineReplica | LocalReplica
 
 @dataclass(frozen=True, slots=True)
 class ReplicaStep:
-    """What serves, and the seconds of one more token for each sequence."""
+    """The engine, and the seconds of one more token for each sequence."""
 
     replica: Replica
     step: Estimate
@@ -188,8 +188,8 @@ class ReplicaStep:
 
 @dataclass(frozen=True, slots=True)
 class NoReplica:
-    """Nothing holds it. ``memory`` is that of the way that lacks least, None when no way was looked at; ``error`` why a
-    way that holds it could not be predicted."""
+    """No replica fits. ``memory`` is that of the closest configuration, None if none was tried; ``error`` is the reason why a
+    fitting one could not be predicted."""
 
     memory: ServingMemory | None
     error: GpuwiseError | None
@@ -201,7 +201,7 @@ class NoReplica:
 
 
 def most_ranks(system: System) -> int:
-    """Accelerators that one replica may be split over: a host's, or as many as share its fast links."""
+    """Maximum accelerators of one replica: a host's, or those that share its fast links."""
     return max(system.domain_size, system.count)
 
 

@@ -27,7 +27,7 @@ GROUPS = {"fp8_block": 128, "int4_wo": 128, "nvfp4": 16}
 """Inputs of a product that share a scale (vllm layers/quantization/fp8.py, awq.py, gptq_marlin.py, modelopt.py). MXFP4 is padded
 (serve/memory.py)."""
 EXPERT_GROUPS = GROUPS | {"int4_wo": 32}
-"""Of experts: groups of 4-bit weights are halved down to 32 (vllm layers/quantization/moe_wna16.py)."""
+"""For experts: groups of 4-bit weights are halved down to 32 (vllm layers/quantization/moe_wna16.py)."""
 PADDED_FFN = {29568: 29696}
 """Qwen2-72B and Qwen2.5-72B in 4 bits are published with a wider MLP, so that groups divide (qwen.readthedocs.io,
 quantization/gptq)."""
@@ -41,7 +41,7 @@ def why_refused(arch: Architecture, config: EngineConfig) -> str:
 
 
 def tensor_degrees(arch: Architecture, config: EngineConfig, most: int) -> tuple[int, ...]:
-    """Tensor parallel degrees up to ``most`` that the engine starts ``arch`` with, held as ``config`` says."""
+    """Tensor parallel degrees up to ``most`` with which the engine starts ``arch``, stored as in ``config``."""
     return tuple(t for t in range(1, most + 1) if not _tensor_refused(arch, in_tensor_group(arch, config, t)))
 
 
@@ -108,7 +108,7 @@ def _reasons(arch: Architecture, config: EngineConfig) -> Iterator[str]:
 
 
 def _widths(arch: Architecture, weights: str, width: int, parts: int, what: str, groups: dict[str, int]) -> Iterator[str]:
-    """Why ``width`` of ``what`` is not split so many ways; a whole one is in groups as its checkpoint was made."""
+    """Reason why ``width`` of ``what`` cannot be split that many ways; a whole width is in groups as its checkpoint has them."""
     group = groups.get(weights, 1)
     if parts > 1 and width % parts:
         yield f"the {width:,} wide {what.removeprefix('the ')} of {arch.name} does not divide over {parts} ranks"

@@ -1,12 +1,12 @@
 """A simulated engine without the simulation: closed forms of the same step times.
 
-One more token of ``n`` sequences that hold ``S`` tokens together, and the first token of a request that meets nobody:
+One more token of ``n`` sequences with ``S`` cached tokens in total, and the first token of a request without others:
 
     step(n, S) = max(fixed(n) + slope(n) S, host(n))
     first(p)   = sum of steps over the chunks of the prompt, each no longer than a step's tokens
 
-An engine that is always full of requests of ``p`` tokens in and ``o`` out, ``n`` of them decoding, gets ``r = n / (o - 1)``
-new prompts a step, ``k`` of them with the chance of a Poisson count, and carries
+An engine that is always full of requests of ``p`` tokens in and ``o`` out, ``n`` of them decoding, gets ``r = n / (o - 1)`` new
+prompts a step, ``k`` of them with the chance of a Poisson count, and serves
 
     rate(n) = r / E[step(n, S, k prompts)],    S = n (p + o / 2)
 
@@ -27,9 +27,9 @@ from gpuwise.serve.simulate.server import Server
 from gpuwise.serve.simulate.step_time import Steps
 
 MOST_PROMPTS = 24
-"""New prompts a step that are told apart; beyond them a step's time is on a line."""
+"""Number of new prompts per step up to which each is evaluated; beyond, a step's time is linear."""
 FULL_SHARE = 0.97
-"""Of the cache and of the tokens of steps that a load can fill: the rest is lost to requests that come at their own times."""
+"""Share of the cache and of the steps' tokens that a load can fill; the rest is lost to random arrivals."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ def step_time(server: Server, sequences: int, context: int) -> Estimate:
 
 
 def first_token_time(server: Server, prompt_tokens: int) -> Estimate:
-    """Seconds to the first token of a request that meets nobody, at the client. Raises as Server.steps."""
+    """Seconds to the first token of a request without others, at the client. Raises as Server.steps."""
     front = server.front
     before = front.request_s + front.prompt_token_s * prompt_tokens + front.answer_s
     prompt = prompt_time(server, prompt_tokens)
@@ -57,7 +57,7 @@ def first_token_time(server: Server, prompt_tokens: int) -> Estimate:
 
 
 def prompt_time(server: Server, prompt_tokens: int) -> Estimate:
-    """Seconds of reading one prompt by itself, in chunks of a step's tokens. Raises as Server.steps."""
+    """Seconds of prefill of one prompt alone, in chunks of a step's tokens. Raises as Server.steps."""
     most = server.limits.tokens
     chunks = [(min(most, prompt_tokens - at), at) for at in range(0, prompt_tokens, most)]
     steps = server.steps(prompt_tokens, _only(server, 1, tuple(sorted({new for new, _ in chunks}))))
@@ -66,14 +66,14 @@ def prompt_time(server: Server, prompt_tokens: int) -> Estimate:
 
 
 def _only(server: Server, sequences: int, prompts: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """What the tables are made for: the sequences, the graph they run in, and tokens of prompts."""
+    """Range of the tables: the sequences, their graph, and prompt tokens."""
     sizes = graph_sizes(server.options.graph_most or 1)
     padded = next((int(s) for s in sizes if s >= sequences), sequences)
     return (1, sequences, padded), prompts
 
 
 def _estimate(server: Server, steps: Steps, seconds: float) -> Estimate:
-    """With the spread of the engine's steps, and of the kernels where the device's were not fitted."""
+    """Estimate with the spread of the engine's steps, and of the kernels if the device's were not fitted."""
     tables = steps.tables
     fitted = tables.basis in ("measured", "fitted") and not server.config.program.whole_steps
     sigma = math.hypot(server.front.costs.log_sigma, 0.0 if fitted else tables.log_sigma)
@@ -82,8 +82,8 @@ def _estimate(server: Server, steps: Steps, seconds: float) -> Estimate:
 
 @lru_cache(maxsize=1024)
 def largest(server: Server, prompt_tokens: int, output_tokens: int, token_s: float = math.inf) -> Steady:
-    """The largest rate of requests of so many tokens at which tokens of an answer come within ``token_s`` on average; where not
-    even one sequence has them so fast, that of one. Raises as Server.steps."""
+    """The largest rate of requests of the given lengths at which answer tokens take at most ``token_s`` on average; if even
+    one sequence is slower, the rate of one. Raises as Server.steps."""
     limits = server.limits
     tokens = prompt_tokens + output_tokens / 2
     blocks = -(-int(tokens) // limits.block_tokens)
@@ -109,7 +109,7 @@ def largest(server: Server, prompt_tokens: int, output_tokens: int, token_s: flo
 
 
 def _step(steps: Steps, tokens: int, n: int, prompt_tokens: int, output_tokens: int) -> float:
-    """Mean seconds of a step in which ``n`` sequences decode and as many prompts are new as answers end."""
+    """Mean seconds of a step with ``n`` decoding sequences and as many new prompts as answers end."""
     cached = int(n * (prompt_tokens + output_tokens / 2))
     plain = max(steps.fixed[n] + steps.slope[n] * cached, steps.host[n])
     new = n / max(output_tokens - 1, 1)

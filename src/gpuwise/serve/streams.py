@@ -48,28 +48,28 @@ from gpuwise.workload.blocks.kinds import attention_sizes, block_counts
 from gpuwise.workload.transformer.parameters import count_parameters
 
 READ = CacheLayout("fp16", window_everywhere=False).unpadded
-"""What one new token reads of a cache."""
+"""Cache bytes read for one new token."""
 _USUAL_FLOP = 1024.0
 """A clock and unit in 16 bits, from which the rate's shape is counted."""
 _WIDE_BYTES = 2.0
 """A weight of 16 bits or more is not unpacked."""
 _MOST = 0.97
-"""Of the bandwidth, what refresh leaves of it at best."""
+"""Maximum share of the bandwidth left by refresh."""
 _USUAL_HZ = 1.5e9
-"""Where a clock is not published."""
+"""Clock for devices that publish none."""
 _ENDS = 10
 """Kernels outside the layers: the row of the embedding, the last norm, the head, what copies its result to the host."""
 
 
 @dataclass(frozen=True, slots=True)
 class TokenWork:
-    """What one token of each of several sequences takes, whatever the device."""
+    """Device-independent work of one token of each of several sequences."""
 
     weight_bytes: float
     weights: float
     """Their number."""
     cache_bytes: float
-    """Of all sequences."""
+    """Cache bytes of all sequences."""
     launches: int
     wide: bool
     """Weights of 16 bits or more, which are not unpacked."""
@@ -84,7 +84,7 @@ class TokenTime:
     launches_s: float
     hand_over_s: float
     rows_s: float
-    """Of a batch, what its rows take after the stream."""
+    """Time of a batch's rows after the stream."""
 
     @property
     def total_s(self) -> float:
@@ -124,7 +124,7 @@ def token_time(
 
 
 def spread(accelerator: Accelerator, engine: Engine | None = None) -> tuple[float, Basis]:
-    """Log standard deviation of batches and prompts on a device, and what they stand on."""
+    """Log standard deviation of batches and prompts on a device, and their basis."""
     model = _coefficients(engine)
     return _spread(model, accelerator, model["log_sigma"]["batch"])
 
@@ -180,7 +180,7 @@ def seconds_by_part(
 
 
 def vendor_of(form: dict[str, Any], accelerator: Accelerator) -> dict[str, Any]:
-    """Constants of the device's vendor; of one that the fit never saw NVIDIA's."""
+    """Constants of the device's vendor; NVIDIA's for a vendor outside the fit."""
     return form["vendors"].get(accelerator.vendor) or form["vendors"]["NVIDIA"]
 
 
@@ -197,7 +197,7 @@ def stream_rate(form: dict[str, Any], accelerator: Accelerator) -> float:
 def prompt_time(
     form: dict[str, Any], arch: Architecture, accelerator: Accelerator, weights: str, *, batch: int = Engine.prompt_batch
 ) -> Callable[[float, float], float]:
-    """Seconds of so many tokens of a prompt that see so many earlier ones, in batches of ``batch``. Raises UnpredictableError for
+    """Seconds for the given prompt tokens after the given earlier ones, in batches of ``batch``. Raises UnpredictableError for
     a device without published rates."""
     prompt = form["prompt"]
     rate = arithmetic_rate(form, accelerator, wide=find_format(weights).bytes_per_weight >= _WIDE_BYTES)
@@ -236,7 +236,7 @@ def arithmetic_rate(form: dict[str, Any], accelerator: Accelerator, *, wide: boo
 
 
 def _expert_flop(arch: Architecture) -> float:
-    """Of one token's products in routed experts."""
+    """FLOP of one token's products in routed experts."""
     moe = arch.moe
     if moe is None:
         return 0.0
@@ -245,7 +245,7 @@ def _expert_flop(arch: Architecture) -> float:
 
 
 def _expert_share(prompt: dict[str, Any], arch: Architecture, tokens: float) -> float:
-    """Of the rate of dense products, what experts reach over ``tokens`` tokens: each has few rows."""
+    """Rate of experts relative to dense products over ``tokens`` tokens: each expert has few rows."""
     if arch.moe is None:
         return 1.0
     rows = tokens * arch.moe.n_active / arch.moe.n_experts
@@ -253,6 +253,6 @@ def _expert_share(prompt: dict[str, Any], arch: Architecture, tokens: float) -> 
 
 
 def row_flop(arch: Architecture, *, head: bool) -> float:
-    """Of one token's products; with the head's where a token is written."""
+    """FLOP of one token's products; with the head's for an output token."""
     count = count_parameters(arch)
     return 2.0 * (count.active - (count.total - count.layers) + (arch.vocab * arch.hidden if head else 0))

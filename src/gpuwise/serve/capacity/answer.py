@@ -56,21 +56,21 @@ READING_S = 1 / 5.3
 """Between two tokens of an answer that comes as fast as one reads: the target of answers where none is given."""
 CURVE_POINTS = 9
 ROUGH_REQUESTS, ROUGH_RESOLUTION = 300, 1.08
-"""As a search that only ranks has them (pick/capacity.py)."""
+"""Number of requests and resolution of a search that only ranks (pick/capacity.py)."""
 ROUNDS, SETTLED, CURVE_ROUNDS = 6, 0.01, 12
 """Requests of each of few users that are simulated, and the most runs until the rate of many changes by no more than this; times
 that it is worked out on the curve before."""
 MANY_USERS = 30
-"""Of one replica, from which they ask independently of each other."""
+"""Users of one replica above which they count as independent."""
 ANYTHING = Requirements()
 CUT_SHARE = 0.001
-"""Share of a workload's requests that the context cuts, from which it is said."""
+"""Share of a workload's requests cut by the context above which the answer mentions it."""
 
 
 @dataclass(frozen=True)
 class Recommendation:
-    """What keeps the targets. ``point`` is one replica at its share of the load, ``knee_per_s`` the rate of a replica from
-    which queues grow whatever the latency."""
+    """A recommendation that meets the targets. ``point`` is one replica at its share of the load, ``knee_per_s`` the rate of a
+    replica above which queues grow, regardless of latency."""
 
     limit: Limit
     each: Estimate
@@ -82,19 +82,19 @@ class Recommendation:
     curve: tuple[Point, ...]
     fleet: Fleet
     starts: tuple[Command, ...]
-    """Of one replica: a command on each host, or for each part of it."""
+    """Start of one replica: a command for each host, or for each part."""
     tests: tuple[Command, ...]
 
     @property
     def configuration(self) -> Configuration:
-        """What was found to serve the most within the targets."""
+        """Configuration with the highest throughput within the targets."""
         return self.limit.configuration
 
 
 @dataclass(frozen=True)
 class Feasible:
-    """Targets near those asked for that are kept reliably by replicas of ``limit``, and the fleet of them; a search of all
-    options may find a smaller one. ``asked`` where there is a demand that it carries."""
+    """Targets near the requested ones that replicas of ``limit`` meet reliably, and the fleet of them; a search of all options
+    may find a smaller one. ``asked`` if there is a demand that it serves."""
 
     targets: tuple[Target, ...]
     limit: Limit
@@ -104,16 +104,16 @@ class Feasible:
 
 @dataclass(frozen=True)
 class Miss:
-    """What comes nearest where nothing keeps the targets reliably."""
+    """The nearest result if no configuration meets the targets reliably."""
 
     limit: Limit
     why: str
     feasible: Feasible | None = None
-    """Near targets that are kept; None where none was found."""
+    """Near targets that are met; None without any."""
 
     @property
     def feasible_words(self) -> str:
-        """The near targets that are kept reliably and what they take, in a sentence; empty where none was found."""
+        """Near targets that are met reliably and the fleet for them, as a sentence; empty without any."""
         near = self.feasible
         if near is None:
             return ""
@@ -129,7 +129,7 @@ class Miss:
 
 @dataclass(frozen=True)
 class Capacity(Shown):
-    """``served`` is None where nothing keeps the targets; then ``miss`` shows what comes nearest."""
+    """``served`` is None if no configuration meets the targets; then ``miss`` has the nearest result."""
 
     arch: Architecture
     cluster: Cluster
@@ -146,21 +146,21 @@ class Capacity(Shown):
 
     @property
     def label(self) -> str:
-        """The accelerators of the answer: the fleet's where a load was asked for, else those asked about."""
+        """Accelerators of the answer: the fleet's for a requested load, else those of the question."""
         asked = self.demand.rate_per_s is not None or self.demand.users is not None
         return self.served.fleet.cluster.label if asked and self.served is not None else self.cluster.label
 
 
 def usual_targets(load: Load) -> tuple[Target, ...]:
-    """Where none is given: the first token when people of this workload want it, then a text as fast as one reads."""
+    """Default targets: a time to first token typical for the workload, then reading speed."""
     ttft = load.source.ttft_s if isinstance(load.source, Workload) else 1.0
     return (Target("ttft", 95.0, ttft), Target("tpot", 95.0, READING_S))
 
 
 @dataclass(frozen=True)
 class Question:
-    """How much ``cluster`` carries of ``load`` with ``arch`` within ``targets``, and what carries ``demand``. ``usd_per_hour`` is
-    that of an accelerator, else ``provider``'s, else the market's; ``n`` requests are simulated for each rate."""
+    """The question: capacity of ``cluster`` for ``load`` with ``arch`` within ``targets``, and the fleet for ``demand``.
+    ``usd_per_hour`` per accelerator; default ``provider``'s, else the market's; ``n`` requests are simulated for each rate."""
 
     arch: Architecture
     cluster: Cluster
@@ -176,17 +176,17 @@ class Question:
 
 @dataclass(frozen=True)
 class Draft:
-    """An answer whose configuration, largest rate and price are known: ``limit`` is None where nothing keeps the targets
+    """An answer with known configuration, largest rate and price: ``limit`` is None if no configuration meets the targets
     reliably."""
 
     question: Question
     found: Search
     limit: Limit | None
     miss: Miss | None = None
-    """What keeps the targets by chance."""
+    """Result that meets the targets by chance only."""
 
     def fleet(self, each: Estimate | None = None, e2e_s: float | None = None) -> Fleet:
-        """What carries the demand, of replicas of ``each`` (None: the limit, with the width that any has)."""
+        """The fleet for the demand, of replicas of ``each`` (None: the limit, in any weight format)."""
         assert self.limit is not None
         q = self.question
         return fleet_for(
@@ -201,8 +201,8 @@ class Draft:
         )
 
     def completed(self, *, suggest: bool = True) -> Capacity:
-        """The answer, without what single changes would bring; with ``suggest`` that within near targets where these are not kept
-        reliably."""
+        """The answer without the effects of single changes; with ``suggest``, including that for near targets if these are not
+        met reliably."""
         q, found = self.question, self.found
         served = None if self.limit is None else _served(self, self.limit)
         miss = self.miss
@@ -254,7 +254,7 @@ def draft_on(question: Question, progress: Callable[[str], None] = lambda words:
 
 
 def _feasible(question: Question, limit: Limit) -> Feasible | None:
-    """The nearest targets tried that are kept reliably."""
+    """The nearest tried targets that are met reliably."""
     for further in FURTHER:
         targets = nearby(question.targets, limit, further)
         draft = draft_on(replace(question, targets=targets), refine=False)
@@ -328,15 +328,15 @@ def _knee(limit: Limit, load: Load, n: int) -> float:
         return limit.rate_per_s
     stable = above or limit.best
     assert stable is not None
-    kept = replace(stable, attained=())  # whatever the latency
+    kept = replace(stable, attained=())  # regardless of latency
     return max(knee_rate(limit.configuration, load, n, limit.full_per_s, kept).rate_per_s, limit.rate_per_s)
 
 
 def _with_users(
     configuration: Configuration, load: Load, closed: ClosedLoop, points: Sequence[Point], targets: Sequence[Target], n: int
 ) -> Point:
-    """A replica with its users, at the rate they come to, which the answers' times on the curve of ``points`` say nearly. Few
-    users wait for each other; many, whose pauses differ, ask like a rate."""
+    """A replica with its users, at the rate that results from the answer times on the curve of ``points``. Few users wait for
+    each other; many, with different pauses, act like a rate."""
     open_ones = [p for p in points if not p.saturated]
     rates, e2e_s = [p.rate_per_s for p in open_ones], [p.run.mean("e2e") for p in open_ones]
     rate = closed.users / (closed.think_s + e2e_s[0])

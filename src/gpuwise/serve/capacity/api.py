@@ -34,12 +34,12 @@ def capacity(
     explain: bool = False,
     progress: Callable[[str], None] | None = None,
 ) -> Capacity:
-    """How much ``on`` carries of ``workload`` (or of a recorded ``trace``) with ``model`` within the targets ``slo``
-    (``ttft_p95=1s,itl_p99=50ms``; None: a time to first token typical for the workload, then reading speed), and the fleet
-    for ``requests_per_s`` or for so many ``users``, who wait ``think_s`` before the next question.
+    """Capacity of ``on`` for ``workload`` (or a recorded ``trace``) with ``model`` within the targets ``slo``
+    (``ttft_p95=1s,itl_p99=50ms``; None: a time to first token typical for the workload, then reading speed), and the fleet for
+    ``requests_per_s`` or for ``users`` users, who wait ``think_s`` before the next question.
 
-    ``engine`` may have a version (``vllm@0.19.0``); ``explain`` adds what single changes would bring; ``progress`` hears what is
-    being done. Raises InputError and UnknownNameError for what cannot be meant, UnpredictableError where no kernel has a rate.
+    ``engine`` may have a version (``vllm@0.19.0``); ``explain`` adds the effects of single changes; ``progress`` receives
+    progress messages. Raises InputError and UnknownNameError for invalid input, UnpredictableError if no kernel has a rate.
     """
     arch = find_model(model)
     check_model(arch)

@@ -1,7 +1,7 @@
-"""What one change of a configuration would bring: requests a second within the targets, beside those of the best one.
+"""Effect of one change of a configuration: requests per second within the targets, compared with the best one.
 
-A change is simulated as shortly as the search does. Its gain is that over the configuration's own rate in as short a simulation,
-and its rate that gain on what the configuration is said to carry.
+A change is simulated as briefly as in the search. Its gain is relative to the configuration's own rate in an equally short
+simulation, and its rate is that gain times the configuration's reported rate.
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ class Change:
     """Whether answers stay: :data:`SAME` or :data:`MODEL`."""
     rate_per_s: float | None
     gain: float | None
-    """Of the rate; None where the configuration itself carries nothing."""
+    """Relative gain of the rate; None if the configuration itself serves nothing."""
     ttft_s: float | None
-    """Of the target's percentile, for a request that meets nobody."""
+    """Time to first token at the target's percentile, for a request without others."""
     why: str = ""
 
     @property
     def gain_words(self) -> str:
-        """``about +15 %``; empty where it or the configuration itself carries nothing."""
+        """``about +15 %``; empty if it or the configuration itself serves nothing."""
         if self.gain is None or not self.rate_per_s:
             return ""
         return "about as much" if abs(self.gain) < WEAK_GAIN else f"about {GAIN_STEP * round(100 * self.gain / GAIN_STEP):+d} %"
@@ -72,8 +72,8 @@ def changes(
     elsewhere: bool = True,
     searched: Limit | None = None,
 ) -> tuple[Change, ...]:
-    """Each change by itself, the best first; ``carried_per_s`` is what the configuration is said to carry, None where it carries
-    nothing. ``searched``, its limit in a search, says where the own one is looked for."""
+    """Each change alone, the best first; ``carried_per_s`` is the configuration's reported rate, None if it serves nothing.
+    ``searched``, its limit in a search, is the starting point of the search for its own limit."""
     own = None if carried_per_s is None else _limit(configuration, load, targets, n, searched)
     found = [
         _change(name, kind, other, configuration.ranks, load, targets, own, n)
@@ -129,8 +129,8 @@ def _others(
 def _on_others(
     configuration: Configuration, load: Load, targets: Sequence[Target], n: int
 ) -> Iterator[tuple[str, str, Configuration]]:
-    """Other accelerators, the engine's options as installed there, the model split so that each carries most: at its closed form,
-    as long as a prompt that meets nobody leaves of the time to the first token."""
+    """Other accelerators, with the engine's options as installed there and the best model split by closed form, for the time
+    to first token left after a prompt without others."""
     for name in OTHERS:
         system = find_cluster(f"{configuration.system.count}x{name}").system
         if system.accelerator.id == configuration.system.accelerator.id:
@@ -154,7 +154,7 @@ def _on_others(
 
 
 def _widths(configuration: Configuration, system: System) -> Iterator[Configuration]:
-    """The same format on so many accelerators of ``system``, split as ``configuration`` is but without stages."""
+    """The same format on that many accelerators of ``system``, split like ``configuration`` but without stages."""
     arch, c = configuration.arch, configuration.config
     settings = replace(configuration.settings, max_num_batched_tokens=None, max_num_seqs=None)
     if c.program.in_turn:
@@ -184,7 +184,7 @@ def _of_slots(configuration: Configuration) -> Iterator[tuple[str, str, Configur
 
 
 def _limit(configuration: Configuration, load: Load, targets: Sequence[Target], n: int, own: Limit | None = None) -> Limit:
-    """Of one change; ``own`` of the configuration that is changed says where it is looked for."""
+    """Limit of one change; ``own``, of the changed configuration, is the starting point of the search."""
     full = full_rate(configuration, load, n)
     guess = None if own is None or not own.rate_per_s else own.rate_per_s / own.full_per_s * full
     return largest_rate(

@@ -26,23 +26,23 @@ from gpuwise.serve.load.workloads import Workload
 
 LOCAL = "http://localhost:8000"
 PREFILL_PORT, DECODE_PORT = 8100, 8200
-"""Of replicas that read and that write."""
+"""Ports of prefill and decode replicas."""
 SECONDS = 180.0
-"""Of load that a test sends: long enough for a queue to grow."""
+"""Seconds of load in a test: long enough for a queue to grow."""
 _CHECKPOINT = {"int4_wo": "AWQ or GPTQ", "nvfp4": "NVFP4", "mxfp4": "MXFP4", "int8_wo": "8-bit", "fp8": "FP8", "fp8_block": "FP8"}
 
 LENGTH_STEP = 1024
-"""Tokens that a cache shorter than the model's context is said to hold in whole steps of."""
+"""Step in tokens of the reported length of a cache shorter than the model's context."""
 
 
 def model_name(arch: Architecture) -> str:
-    """The repository of the checkpoint, the id where none is known."""
+    """The repository of the checkpoint, the id if unknown."""
     return next((name for name in arch.aliases if "/" in name), arch.id)
 
 
 def start_commands(configuration: Configuration) -> tuple[Command, ...]:
-    """What is started for one replica as ``configuration`` says, one command on each host or for each part of it: the options
-    that decide the answer, and what is not the engine's default."""
+    """Commands that start one replica of ``configuration``, one for each host or part: the options that decide the answer, and
+    those that differ from the engine's default."""
     engine, hosts = configuration.config.program, hosts_of(configuration)
     if configuration.apart is not None:
         return _apart(configuration, configuration.apart)
@@ -85,7 +85,7 @@ def _apart(configuration: Configuration, apart: tuple[int, int]) -> tuple[Comman
 
 
 def _note(configuration: Configuration) -> str:
-    """What the person has to give or know besides."""
+    """Remark on what the user must provide or know."""
     length = _context(configuration)
     cut = length < (configuration.server.options.max_model_len or configuration.arch.max_seq_len)
     notes = [_weights_note(configuration), f"the cache holds requests of {length:,} tokens, no longer ones" if cut else ""]
@@ -146,7 +146,7 @@ def _gpuwise(configuration: Configuration, load: Load, targets: Sequence[Target]
 
 
 def _options(configuration: Configuration) -> list[str]:
-    """The options that make the same split, engine and extras the one that is compared with."""
+    """The options that set the same split, engine and extras as the compared configuration."""
     c, s = configuration.config, configuration.settings
     words = ["--engine", c.engine + (f"@{c.version}" if c.version else "")] if c.engine != DEFAULT_ENGINE or c.version else []
     words += ["--tp", str(c.tp)] if c.tp > 1 else []

@@ -31,7 +31,7 @@ STAGES = (2, 4)
 MOST_STAGED = 3
 """Stages of tensor groups that are compared where nothing simpler has room: those on the fewest accelerators."""
 SLOTS = (1, 2, 4, 8, 16, 32)
-"""Of llama.cpp worth trying."""
+"""Numbers of llama.cpp slots to try."""
 AUTO = "auto"
 """In place of how many replicas read and how many write."""
 MOST_APART = 8
@@ -52,7 +52,7 @@ class Configuration:
     config: EngineConfig
     settings: Settings
     slowdown: float = 1.0
-    """All times are so much longer than predicted: learnt from measured loads."""
+    """Factor on all predicted times, learnt from measured loads."""
     apart: tuple[int, int] | None = None
     """Replicas that read prompts and replicas that write answers; None: each does both."""
 
@@ -63,12 +63,12 @@ class Configuration:
 
     @property
     def weight_bytes(self) -> float:
-        """Of one weight of the format that most of them have."""
+        """Bytes per weight of the format of most weights."""
         return FORMATS[self.config.expert_weights or self.config.weights].bytes_per_weight
 
     @cached_property
     def served(self) -> Server | Disaggregation:
-        """What serves a load."""
+        """The server for a load."""
         return self.server if self.apart is None else Disaggregation(self.server, self.server, *self.apart)
 
     @cached_property
@@ -97,7 +97,7 @@ class Configuration:
 
     @property
     def words(self) -> str:
-        """``TP 4, fp8 weights, 2,048 tokens a step``: what is said of it beside the engine's defaults."""
+        """``TP 4, fp8 weights, 2,048 tokens a step``: description of the settings that differ from the engine's defaults."""
         c, s = self.config, self.settings
         parts = [self.split] if self.split else []
         parts.append(f"{c.weights} weights" if c.expert_weights is None else f"{c.expert_weights} experts")
@@ -120,7 +120,7 @@ class Configuration:
         return ", ".join(parts)
 
     def document(self) -> dict[str, object]:
-        """As JSON values: every option with its value."""
+        """JSON values: every option with its value."""
         o, c = self.server.options, self.config
         return {
             "engine": c.engine,
@@ -150,7 +150,7 @@ class Configuration:
 
 @dataclass(frozen=True, slots=True)
 class Requirements:
-    """What the person holds fast; None or empty leaves it to the search."""
+    """Options fixed by the user; None or empty leaves the choice to the search."""
 
     engine: str = DEFAULT_ENGINE
     version: str | None = None
@@ -162,11 +162,11 @@ class Requirements:
     drafts: Drafts | None = None
     adapters: Adapters | None = None
     slowdown: float = 1.0
-    """Of measured over predicted times, learnt from measured loads."""
+    """Measured over predicted times, learnt from measured loads."""
     pp: int | None = None
     """Pipeline stages; None: those that are worth trying."""
     apart: tuple[int, int] | str | None = None
-    """Replicas that read prompts and replicas that write answers; :data:`AUTO`: as many as keep each other busy."""
+    """Prefill replicas and decode replicas; :data:`AUTO`: balanced numbers."""
 
     def __post_init__(self) -> None:
         from gpuwise.errors import UnknownNameError
@@ -184,10 +184,10 @@ class Requirements:
 
 
 def layouts(arch: Architecture, system: System, most: int, wanted: Requirements) -> Iterator[Configuration]:
-    """Every split over at most ``most`` accelerators in every format allowed that the engine starts with, its options as
-    installed. Wider weights come first. Pipeline stages are tried where the links of a host are slow or they were asked for;
-    where nothing else has room, every number of stages with every tensor group. Raises InputError for a split asked for that the
-    engine starts with in no format."""
+    """Every split over at most ``most`` accelerators in every allowed format that the engine supports, with its options as
+    installed. Wider weights come first. Pipeline stages are tried if a host's links are slow or on request; if no other split
+    fits, every number of stages with every tensor group. Raises InputError if the engine supports the requested split in no
+    format."""
     if wanted.program.in_turn:
         yield from _in_turn(arch, system, min(most, system.count), wanted)
         return
@@ -262,7 +262,7 @@ def _usual_stages(system: System, most: int, wanted: Requirements, splits: Seque
 
 
 def _may_stage(wanted: Requirements) -> bool:
-    """Whether layers in turn are simulated with what is wanted."""
+    """Whether pipeline stages can be simulated with the requested options."""
     return wanted.program.stages and wanted.drafts is None and wanted.adapters is None
 
 
@@ -313,7 +313,7 @@ def _in_turn(arch: Architecture, system: System, most: int, wanted: Requirements
             except InputError:
                 if n < most:
                     continue
-                yield plain  # says by how much it does not fit
+                yield plain  # reports by how much it does not fit
                 break
             for slots in SLOTS:
                 yield replace(plain, settings=replace(plain.settings, max_num_seqs=slots))
@@ -328,8 +328,9 @@ def published_format(arch: Architecture) -> tuple[str, str | None] | None:
 
 
 def _formats(arch: Architecture, bits: int, wanted: Requirements) -> Sequence[tuple[str, str | None]]:
-    """Formats of so many bits, of matrices and of routed experts (None: as the others). A model published in narrow weights is
-    served in them, once, unless other widths were asked for; of others with many experts 8 bits are published in blocks too."""
+    """Formats of the given width, of matrices and of routed experts (None: the same). A model published in narrow weights is
+    served in them only, unless other widths were requested; 8-bit weights of other models with many experts are published in
+    blocks too."""
     allowed, published = wanted.bits, published_format(arch)
     if published is not None and (allowed == USUAL_BITS or bits == _bits(published)):
         return (published,) if allowed != USUAL_BITS or bits == min(allowed) else ()
@@ -358,8 +359,8 @@ def refined(configuration: Configuration) -> Iterator[Configuration]:
 
 
 def copies_apart(configuration: Configuration, load: Load, most: int) -> tuple[int, int] | None:
-    """How many of ``most`` replicas read prompts and how many write answers so that neither waits for the other at their closed
-    forms; None for fewer than two replicas, or where the engine's rules with prompts read apart are not simulated."""
+    """Split of ``most`` replicas into prefill and decode replicas so that neither waits for the other by their closed forms;
+    None for fewer than two replicas, or if disaggregation is not simulated for the engine."""
     server = configuration.server
     c, s = configuration.config, configuration.settings
     if most < 2 or not server.reads_apart:
@@ -380,8 +381,8 @@ def copies_apart(configuration: Configuration, load: Load, most: int) -> tuple[i
 def read_apart(
     every: Iterable[Configuration], load: Load, cluster: Cluster, apart: tuple[int, int] | str
 ) -> Iterator[Configuration]:
-    """Each of ``every`` with so many replicas that read and that write, as far as the cluster holds them. Raises NoRoomError
-    where none does."""
+    """Each of ``every`` with the given numbers of prefill and decode replicas, as far as they fit in the cluster. Raises
+    NoRoomError if none fits."""
     count = 0
     for configuration in every:
         most = cluster.n_accelerators // configuration.ranks

@@ -54,7 +54,7 @@ def capacity_document(answer: Capacity) -> dict[str, object]:
 
 
 def _feasible(miss: Miss) -> dict[str, object] | None:
-    """What keeps near targets reliably."""
+    """Near targets that are met reliably."""
     near = miss.feasible
     if near is None:
         return None

@@ -1,10 +1,10 @@
-"""A fleet that carries a load: replicas now and at the peak, what it costs and what it draws.
+"""A fleet for a load: replicas on average and at the peak, cost and power.
 
     replicas    = ceil(rate / largest rate of a replica)
     $/M tokens  = accelerators x $/h / (tokens/s x 3600) x 10^6
     Wh/M tokens = watts / (tokens/s x 3600) x 10^6
 
-Accelerators stand for the peak and tokens come at the mean rate, unless the fleet follows the load.
+Accelerators are sized for the peak and tokens arrive at the mean rate, unless the fleet follows the load.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ SIGMA_RATE = 0.25
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What has to be carried. ``rate_per_s`` None: as much as the accelerators can."""
+    """The load to serve. ``rate_per_s`` None: the maximum of the accelerators."""
 
     rate_per_s: float | None = None
     users: int | None = None
@@ -38,7 +38,7 @@ class Demand:
     peak_over_mean: float = 1.0
 
     def __post_init__(self) -> None:
-        """Raises InputError for what nobody can send, and for a rate beside users."""
+        """Raises InputError for an impossible rate, and for a rate beside users."""
         if self.rate_per_s is not None and self.users is not None:
             raise InputError("a rate and users are two loads", hint="give one of them")
         for name, value in (("a rate", self.rate_per_s), ("users", self.users)):
@@ -55,13 +55,13 @@ class Demand:
 
     @property
     def most_per_s(self) -> float | None:
-        """Requests a second if answers took no time; None where nothing is asked for, or users do not think."""
+        """Requests per second if answers took no time; None without a requested load, or without think time."""
         return self.rate_for(0.0) if self.users is None or self.think_s else None
 
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """``rate_per_s`` is what is asked for, or the most ``cluster`` carries; ``cluster`` holds the replicas for the peak."""
+    """``rate_per_s`` is the requested rate, or the maximum of ``cluster``; ``cluster`` contains the replicas for the peak."""
 
     rate_per_s: float
     peak_per_s: float
@@ -81,7 +81,7 @@ class Fleet:
     wh_per_million: float | None
     power_w: float | None
     mean_accelerators: float
-    """Of a fleet that follows a day with that peak hour by hour."""
+    """Mean accelerators of a fleet that follows a day with that peak hour by hour."""
 
     @property
     def accelerators_now(self) -> int:
@@ -100,9 +100,9 @@ def fleet_for(
     provider: str | None = None,
     e2e_s: float | None = None,
 ) -> Fleet:
-    """Replicas of ``limit``'s configuration for ``demand``, on whole systems where they leave some of one over; where it asks for
-    nothing, what ``cluster`` carries. Users ask as often as answers take ``e2e_s``; None: as long as at the limit. Raises
-    UnknownNameError for a provider that does not rent it."""
+    """Replicas of ``limit``'s configuration for ``demand``, rounded up to whole systems; without a demand, the maximum of
+    ``cluster``. Users send the next request after answers of ``e2e_s``; None: the time at the limit. Raises UnknownNameError
+    for a provider that does not rent it."""
     assert limit.best is not None
     run, ranks = limit.best.run, limit.configuration.ranks
     rate = demand.rate_for(run.mean("e2e"))
@@ -149,7 +149,7 @@ def copies_on(cluster: Cluster, ranks: int) -> int:
 
 
 def accelerators_of(system: System, ranks: int, copies: int) -> int:
-    """That so many replicas take: those of whole systems where some of a system's are left over."""
+    """Accelerators of that many replicas, rounded up to whole systems if a system's are not all used."""
     inside = system.count // ranks
     if copies <= 1 or not inside or system.count % ranks == 0:
         return copies * ranks
@@ -162,7 +162,7 @@ def about(limit: Limit) -> Estimate:
 
 
 def copies_for(rate_per_s: float, each_per_s: float) -> int:
-    """Replicas of ``each_per_s`` that carry a rate."""
+    """Replicas of ``each_per_s`` needed for a rate."""
     return max(math.ceil(rate_per_s / each_per_s - 1e-9), 1)
 
 

@@ -1,10 +1,10 @@
-"""Fleets of two kinds of accelerators: the fewest dollars an hour that carry a rate.
+"""Fleets of two kinds of accelerators: the lowest cost per hour for a rate.
 
     minimise  sum n_i c_i    with  sum n_i C_i >= rate,   n_i whole, at most two kinds
 
-``C_i`` is what a replica of kind ``i`` carries within the targets by itself and ``c_i`` what it costs an hour. Requests are
-sent to each kind in proportion to what it carries, each at random, so that no replica sees more than its own largest rate and
-arrivals stay as bursty as simulated. Every pair is tried whole, so that the answer is exact.
+``C_i`` is the rate of a replica of kind ``i`` within the targets and ``c_i`` its cost per hour. Requests are sent to each kind
+at random in proportion to its rate, so no replica exceeds its own largest rate and arrivals stay as bursty as simulated. Every
+pair is searched exhaustively, so the answer is exact.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from itertools import combinations
 from gpuwise.serve.capacity.fleet import copies_for
 
 CHEAPER = 0.98
-"""Of the best fleet of one kind: what two kinds must cost at most to be worth keeping two."""
+"""Maximum cost of two kinds, relative to the best fleet of one kind, to be worth operating two."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A replica of one kind: ``name`` for people, requests a second it carries, dollars an hour it costs, accelerators it has."""
+    """One kind of replica: display ``name``, requests per second, dollars per hour, accelerators."""
 
     name: str
     rate_per_s: float
@@ -49,12 +49,12 @@ class MixedFleet:
 
     @property
     def shares(self) -> tuple[float, ...]:
-        """Share of the requests that each kind carries, in proportion to its rate."""
+        """Share of the requests for each kind, in proportion to its rate."""
         carried = [n * k.rate_per_s for n, k in zip(self.copies, self.kinds, strict=True)]
         return tuple(c / sum(carried) for c in carried)
 
     def as_dict(self) -> dict[str, object]:
-        """As a document has it."""
+        """JSON document."""
         return {
             "kinds": [
                 {"name": k.name, "copies": n, "accelerators": n * k.accelerators, "share_of_requests": s}
@@ -66,7 +66,7 @@ class MixedFleet:
 
 
 def copies_alone(kind: Kind, rate_per_s: float) -> int:
-    """Replicas of one kind that carry a rate."""
+    """Replicas of one kind needed for a rate."""
     return copies_for(rate_per_s, kind.rate_per_s)
 
 

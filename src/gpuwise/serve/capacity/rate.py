@@ -1,14 +1,13 @@
-"""The largest rate at which a configuration keeps the targets, by simulated runs.
+"""The largest rate at which a configuration meets the targets, by simulation.
 
-The same requests come at every rate, only closer together, so that a faster one is never the luckier one. A rate is kept when
-no queue grows and every percentile is within its limit; between a rate that is kept and one that is not the logarithm is
-halved, beginning near the closed form of a server that is always full. Where all times are ``f`` times longer, the largest rate
-for limits ``T`` is
+Every rate has the same requests, only closer together, so a faster rate never has the luckier draw. A rate passes if no queue
+grows and every percentile is within its limit; the search bisects in the logarithm between a rate that passes and one that fails,
+starting near the closed form of a full server. Where all times are ``f`` times longer, the largest rate for limits ``T`` is
 
     C(T; f) = C(T / f; 1) / f
 
-which applies what was learnt from measured loads, and gives the interval's ends from the spread of the step times: ``C`` at
-other limits is read off the simulated curve of latencies over rates. Other draws of the requests widen it.
+which applies the factor learnt from measured loads, and gives the interval's ends from the spread of the step times: ``C`` at
+other limits comes from the simulated curve of latencies over rates. Other draws of the requests widen the interval.
 """
 
 from __future__ import annotations
@@ -36,16 +35,16 @@ from gpuwise.serve.steady import largest
 SEARCH_REQUESTS, FINAL_REQUESTS = 600, 2400
 """Simulated for each rate of the search, and for the rates that are answered with: a queue that grows slowly shows late."""
 RESOLUTION, KNEE_RESOLUTION = 1.03, 1.06
-"""Ratio of the two rates between which a search stops, and of those between which queues begin to grow."""
+"""Ratio of the two rates at which a search stops, for the targets and for the start of queueing."""
 ALONE = 1e-4
-"""Of the rate of a full server: at this one requests meet nobody."""
+"""Fraction of a full server's rate at which requests are alone."""
 ALONE_REQUESTS = 200
-"""That meet nobody and share nothing: each is by itself, and the strata of so many show the percentiles."""
+"""Number of requests that run alone and share nothing: each is independent, and that many strata cover the percentiles."""
 NEAR_FULL, UP, DOWN, LEAST_DOWN = 0.93, 1.15, 0.7, 0.15
 """A search begins near the full rate, rises or falls by these factors, and below the last halves the logarithm."""
 MOST_STEPS = 40
 NEIGHBOURS = (1, 2, 0)
-"""Steps of the search's path from one rate that is asked for near a guess to the next; then the path decides."""
+"""Steps of the search's path from one tried rate near a guess to the next; after that the normal path is used."""
 MOST_LONGER = 4
 """Times that a run is lengthened at most until it settles."""
 SEEDS = (1, 2)
@@ -58,13 +57,13 @@ Met = Callable[[float], bool]
 
 @dataclass(frozen=True)
 class Point:
-    """A configuration under one rate. Latencies are None past saturation: they depend on how long one waits."""
+    """A configuration at one rate. Latencies are None past saturation, where they depend on the length of the run."""
 
     rate_per_s: float
     run: Run
     attained: tuple[Attainment, ...]
     closed: bool = False
-    """Users who wait for their answers: no queue grows without end."""
+    """Users who wait for their answers: queues are bounded."""
     beyond: bool = False
     """Above a rate at which queues grew in a longer run."""
 
@@ -75,12 +74,12 @@ class Point:
 
     @property
     def met(self) -> bool:
-        """Whether every target was kept and the queue did not grow."""
+        """Whether every target was met and the queue did not grow."""
         return not self.saturated and all(a.met for a in self.attained)
 
     @property
     def surely_met(self) -> bool:
-        """Whether every target was kept even where all times are at the long end of their 80 % interval."""
+        """Whether every target was met even with all times at the upper end of their 80 % interval."""
         return self.met and (self.worst is None or (self.worst.ratio or 0.0) * self.longest <= 1.0)
 
     @property
@@ -96,7 +95,7 @@ class Point:
 
     @property
     def output_tokens_per_s(self) -> float:
-        """Written a second by one replica: as many as its requests ask for, and past saturation what it gets done."""
+        """Output tokens per second of one replica: those its requests need, or past saturation its throughput."""
         tokens = self.rate_per_s * float(self.run.output_tokens.mean())
         return min(tokens, self.run.output_tokens_per_s) if self.saturated else tokens
 
@@ -122,8 +121,8 @@ def value_of(run: Run, metric: str, percentile: float | None) -> float | None:
 
 @dataclass(frozen=True)
 class Limit:
-    """``best`` is the point of the largest rate within the targets, None where even requests alone miss them or keep them by
-    chance; ``alone`` that of requests that meet nobody; ``missed`` the first rate above that does not keep them."""
+    """``best`` is the point of the largest rate within the targets, None if even requests alone miss them or meet them by
+    chance; ``alone`` is the point of requests without others; ``missed`` the first higher rate that fails."""
 
     configuration: Configuration
     best: Point | None
@@ -149,9 +148,9 @@ def operate(
     closed: ClosedLoop | None = None,
     settle: bool = False,
 ) -> Point:
-    """``configuration`` under ``load`` at a rate, with ``settle`` for as long as it takes to settle. A target that no request
-    can miss (a gap between tokens of answers of one token) is met. Raises InputError for what the engine refuses or nobody
-    simulates."""
+    """``configuration`` under ``load`` at a rate, with ``settle`` until a steady state. A target that no request can miss (a
+    gap between tokens of one-token answers) is met. Raises InputError for settings that the engine refuses or that cannot be
+    simulated."""
     f = configuration.slowdown
     slower = closed if closed is None or f == 1.0 else replace(closed, think_s=closed.think_s / f)
 
@@ -186,8 +185,8 @@ def operate_within(
 
 
 def _settled(run: Callable[[int], Run | None], n: int) -> Run | None:
-    """``run`` of ``n`` requests, or of as many more as it takes for what is in the system to settle: a queue is judged over time,
-    and where a request stays long, ``n`` of them only fill an empty server. None where ``run`` is."""
+    """``run`` of ``n`` requests, or of more until the number in the system is steady: a queue is judged over time, and with
+    long requests ``n`` of them only fill an empty server. None if ``run`` is."""
     found, most = run(n), MOST_LONGER * n
     while found is not None and not found.saturated and len(found) >= n < most and not found.settled:
         short = TURNS * found.stay_s / max(float(np.ptp(found.arrival_s)), 1e-9)
@@ -202,7 +201,7 @@ def _point(rate_per_s: float, run: Run, targets: Sequence[Target], *, closed: bo
 
 
 def _by_its_clock(run: Run, f: float) -> Run:
-    """Where all times are ``f`` times longer than predicted, requests come ``f`` times as fast by a clock that runs ``f`` times
+    """If all times are ``f`` times longer than predicted, requests arrive ``f`` times as fast on a clock that runs ``f`` times
     slower."""
     if f == 1.0:
         return run
@@ -220,8 +219,8 @@ def _or_zero(value: float | None) -> float:
 
 
 def full_rate(configuration: Configuration, load: Load, n: int) -> float:
-    """Requests a second of a server that is never idle: the closed form for requests of the load's mean lengths, without the
-    parts of prompts that are found in the prefix cache. Raises as :func:`operate`."""
+    """Requests per second of a server that is never idle: the closed form for requests of the load's mean lengths, without the
+    parts of prompts that hit the prefix cache. Raises as :func:`operate`."""
     requests = load.at(1.0, n)
     reused = requests.reused_share if configuration.settings.prefix_caching else 0.0
     prompt = max(round(float(requests.prompt_tokens.mean()) * (1.0 - reused)), 1)
@@ -233,7 +232,7 @@ def full_rate(configuration: Configuration, load: Load, n: int) -> float:
 def alone(
     configuration: Configuration, load: Load, targets: Sequence[Target], n: int, full_per_s: float, *, seed: int = 0
 ) -> Point:
-    """The point of requests that meet nobody. Raises as :func:`operate`."""
+    """The point of requests without others. Raises as :func:`operate`."""
     few = min(n, ALONE_REQUESTS) if isinstance(load.source, Workload) and load.source.shares_nothing else n
     return operate(configuration, load, ALONE * full_per_s, targets, few, seed=seed)
 
@@ -258,12 +257,11 @@ def largest_rate(
     with_missed: bool = True,
     enough_per_s: float = math.inf,
 ) -> Limit:
-    """The largest rate within ``targets``, within ``resolution``; without ``with_missed`` nothing is said of the first rate above
-    it. ``kept`` is a point of as many requests that keeps the targets: the limit is no lower. A
-    ``guess_per_s`` that is near changes nothing but how many rates are simulated: those of the search's path that lie beyond a
-    rate that was missed, or below one that was kept, are settled by it. Long runs are not guessed above the full rate, which
-    short ones pass before their queues show. Where ``enough_per_s`` is kept, it is the limit.
-    Raises as :func:`operate`."""
+    """The largest rate within ``targets``, within ``resolution``; without ``with_missed`` the first failing rate is not
+    determined. ``kept`` is a point with the same number of requests that meets the targets: a lower bound of the limit. A good
+    ``guess_per_s`` only reduces the number of simulated rates: rates of the search's path above a failing one, or below a
+    passing one, need no simulation. Long runs are not guessed above the full rate, which short ones exceed before their queues
+    show. If ``enough_per_s`` passes, it is the limit. Raises as :func:`operate`."""
     full = full_per_s or full_rate(configuration, load, n)
     nobody, settle = alone(configuration, load, targets, n, full, seed=seed), n >= FINAL_REQUESTS
     if not nobody.surely_met:
@@ -303,8 +301,8 @@ def largest_rate(
 
 
 def _look_near(guess_per_s: float, path: Callable[[Met], tuple[float, float | None]], met: Met) -> None:
-    """Asks for the two rates between which the ``path`` to a guess ends; while both are met or both missed, for those
-    :data:`NEIGHBOURS` further on."""
+    """Simulate the two rates between which the ``path`` to a guess ends; while both pass or both fail, move on by
+    :data:`NEIGHBOURS`."""
     low, high = path(lambda rate: rate <= guess_per_s)
     for steps in NEIGHBOURS:
         if met(low):
@@ -344,7 +342,7 @@ def rate_estimate(limit: Limit, points: Sequence[Point], load: Load, targets: Se
     own = _rate_within(known, 1.0)
 
     def moved(longer: float) -> float:
-        """What the limit becomes where every latency is so much longer at the same rate."""
+        """The limit if every latency is longer by that factor at the same rate."""
         return expected * _rate_within(known, longer) / own if own else 0.0
 
     low, high = (moved(factor) / factor for factor in (math.exp(Z80 * sigma), math.exp(-Z80 * sigma)))
@@ -374,7 +372,7 @@ def rate_estimate(limit: Limit, points: Sequence[Point], load: Load, targets: Se
 
 
 def _ratio(point: Point) -> float:
-    """Of the target missed by most, reached over allowed; infinite where queues grow."""
+    """Ratio of reached to allowed value of the target missed by most; infinite if queues grow."""
     worst = point.worst
     return math.inf if point.saturated else 0.0 if worst is None or worst.ratio is None else worst.ratio
 
@@ -406,8 +404,8 @@ def _ratio_at(known: Sequence[tuple[float, float]], rate_per_s: float) -> float:
 def knee_rate(
     configuration: Configuration, load: Load, n: int, full_per_s: float | None = None, kept: Point | None = None
 ) -> Limit:
-    """The largest rate at which no queue grows, whatever the latency; ``kept`` is a point of as many requests without a growing
-    queue. Raises as :func:`operate`."""
+    """The largest rate at which no queue grows, regardless of latency; ``kept`` is a point with the same number of requests
+    and no growing queue. Raises as :func:`operate`."""
     return largest_rate(
         configuration,
         load,

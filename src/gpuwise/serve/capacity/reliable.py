@@ -1,7 +1,7 @@
-"""Whether targets are kept reliably or by chance, and which near ones are.
+"""Whether targets are met reliably or by chance, and which near targets are met.
 
-A replica whose interval reaches zero may carry nothing, and a fleet of them is no plan. Nor is a fleet that a target a little
-wider makes ten times smaller: how large it is, is then decided by a few milliseconds that nobody predicts.
+A replica whose interval reaches zero may serve nothing, so a fleet of them is not a plan. Nor is a fleet that becomes ten
+times smaller with slightly wider targets: its size then depends on a few unpredictable milliseconds.
 """
 
 from __future__ import annotations
@@ -20,19 +20,20 @@ from gpuwise.serve.load.load import Load
 from gpuwise.serve.load.targets import Target
 
 NOTHING = 0.02
-"""Of the expected rate: an interval that begins below it reaches zero."""
+"""Fraction of the expected rate: an interval that begins below it reaches zero."""
 LITTLE = 0.05
-"""Of a rate, that surely does not reach zero."""
+"""Fraction of a rate that surely does not reach zero."""
 WIDER, STEEP = 1.2, 9.0
-"""Times wider targets must not carry this many times as much: tenfold, within what two searches differ by."""
+"""Factors: with targets wider by the first, the rate must not grow by the second (tenfold, within the tolerance of two
+searches)."""
 FURTHER = (1.02, 1.2, 1.5, 2.0)
-"""Times the least target that may be kept, tried in turn."""
+"""Factors on the smallest target that may be met, tried in turn."""
 ZERO_WORDS = f"The {P80} interval of what a replica carries reaches 0: the targets are kept by chance."
 STEEP_WORDS = "Targets a fifth wider take a tenth of the GPUs: these are kept by chance."
 
 
 def reaches_zero(each: Estimate) -> bool:
-    """Whether a replica that is expected to carry ``each`` may carry nothing."""
+    """Whether a replica with the expected rate ``each`` may serve nothing."""
     return each.low < NOTHING * each.expected
 
 
@@ -46,13 +47,13 @@ def surely_carries(limit: Limit, load: Load, targets: Sequence[Target]) -> bool:
 
 
 def wider_by(targets: Sequence[Target], factor: float) -> tuple[Target, ...]:
-    """``targets`` with limits so many times as long."""
+    """``targets`` with limits longer by that factor."""
     return tuple(replace(t, limit_s=t.limit_s * factor) for t in targets)
 
 
 def is_steep(limit: Limit, found: Search, cluster: Cluster, demand: Demand, wider: Callable[[], Limit | None]) -> bool:
-    """Whether ``wider``, the limit within targets :data:`WIDER` times as wide, takes a tenth of the accelerators that ``limit``
-    takes. It is not asked for where no layout carries so much however wide the targets are."""
+    """Whether ``wider``, the limit within targets :data:`WIDER` times as wide, needs a tenth of the accelerators of ``limit``.
+    Skipped if no layout reaches that rate with any targets."""
     each = limit.rate_per_s / limit.configuration.ranks
     if found.most_each_per_s < STEEP / 2.0 * each:
         return False
@@ -65,7 +66,7 @@ def is_steep(limit: Limit, found: Search, cluster: Cluster, demand: Demand, wide
 
 
 def _accelerators(limit: Limit, cluster: Cluster, demand: Demand) -> float:
-    """That carry the demand; for a request a second where there is none."""
+    """Accelerators for the demand; for one request per second without a demand."""
     assert limit.best is not None
     ranks, rate = limit.configuration.ranks, demand.rate_for(limit.best.run.mean("e2e"))
     if rate is None:

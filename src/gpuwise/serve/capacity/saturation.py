@@ -1,4 +1,4 @@
-"""What gives out first as the rate rises, in words and figures."""
+"""The resource that saturates first as the rate rises, in words and figures."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from gpuwise.serve.load.targets import METRICS
 from gpuwise.units import format_duration
 
 FULL_SHARE = 0.97
-"""Of the cache's blocks in use: full."""
+"""Share of the cache's blocks in use that counts as full."""
 STILL_FOUND = 0.95
-"""Of the tokens that a prefix cache with room finds: with fewer, prompts are read anew for want of room."""
+"""Prefix-cache hit rate, relative to that with enough room, below which prompts are recomputed for lack of room."""
 WORDS = {
     "kv_memory": "memory for the key-value cache",
     "sequences": "the sequences an engine runs at once",
@@ -26,7 +26,7 @@ WORDS = {
     "pipeline": "pipeline stages that wait for each other",
     "host": "the host: scheduling and launches",
 }
-"""What gives out, by key."""
+"""Descriptions of saturated resources, by key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +42,13 @@ class Saturation:
 
     @property
     def words(self) -> str:
-        """What gives out first, in words."""
+        """The resource that saturates first, in words."""
         return WORDS[self.first]
 
 
 def saturation_of(limit: Limit, curve: Sequence[Point] = ()) -> Saturation:
-    """What keeps the rate from rising: who waits for blocks or places when the targets break, and what the steps are made of.
-    ``curve`` are points at other rates: the next above the largest shows best what gives out."""
+    """The limit of the rate: blocks or places that requests wait for when the targets fail, and the parts of the steps.
+    ``curve`` are points at other rates: the next above the largest shows the saturated resource best."""
     assert limit.best is not None
     next_one = min((p for p in curve if p.rate_per_s > limit.rate_per_s and not p.met), key=lambda p: p.rate_per_s, default=None)
     busy = _shares(limit.best)
@@ -60,7 +60,7 @@ def saturation_of(limit: Limit, curve: Sequence[Point] = ()) -> Saturation:
 
 
 def _waits_for(limit: Limit, beyond: Point, fill: float) -> str:
-    """``sequences`` or ``kv_memory`` where requests wait for these, or where what the prefix cache held made way; else empty."""
+    """``sequences`` or ``kv_memory`` if requests wait for these, or if cached prefixes were evicted; else empty."""
     waiting = beyond.run.saturation
     if waiting == "sequences":
         return waiting
@@ -73,7 +73,7 @@ def _waits_for(limit: Limit, beyond: Point, fill: float) -> str:
 
 
 def _found_share(point: Point) -> float:
-    """Of the tokens of all prompts, those found in the prefix cache."""
+    """Share of all prompt tokens that hit the prefix cache."""
     return float(point.run.cached_tokens.sum() / max(point.run.prompt_tokens.sum(), 1))
 
 
@@ -86,13 +86,13 @@ def kv_fill(point: Point) -> float:
 
 
 def _shares(point: Point) -> dict[str, float]:
-    """Of the time the engine worked."""
+    """Shares of the time in which the engine worked."""
     total = sum(point.run.busy_s.values())
     return {k: v / total for k, v in point.run.busy_s.items()} if total else {}
 
 
 def why_missed(alone: Point) -> str:
-    """Why requests that meet nobody miss a target, in a sentence, and what does not mend it."""
+    """Reason why requests without others miss a target, as a sentence, and changes that do not help."""
     worst = alone.worst
     if worst is None or worst.value_s is None or alone.surely_met:
         return ""

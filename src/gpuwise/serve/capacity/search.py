@@ -1,8 +1,8 @@
 """The best configuration on given accelerators: first the split and the formats, then the engine's options.
 
-The best carries a demand on the fewest accelerators, in whole replicas; of those on as many, and where nothing is asked for, it
-carries most requests within the targets on all the accelerators together: ``copies x rate``. A change of options has to carry two
-per cent more to be taken, and narrower weights to carry more than wider ones.
+The best serves a demand on the fewest accelerators, in whole replicas. Ties, and questions without a demand, are decided by
+the most requests within the targets on all accelerators together: ``copies x rate``. A change of options must gain two per
+cent, and narrower weights must serve more than wider ones.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from gpuwise.serve.load.targets import Target
 from gpuwise.serve.steady import first_token_time
 
 BETTER = 1.02
-"""Of its rate: what a change must bring to be worth a flag."""
+"""Minimum relative gain of the rate for a change to be worth a flag."""
 SLACK = 1.1
-"""By how much a simulated rate may lie above its closed form (tests/serve/test_steady.py)."""
+"""Tolerance of a simulated rate above its closed form (tests/serve/test_steady.py)."""
 DRAWN, SLOT_STEP = 2400, 1024
 """Requests that the longest is looked for among, and what a slot's context is a multiple of."""
 REFINED = 2
@@ -45,14 +45,14 @@ class Assessment:
 
 @dataclass(frozen=True, slots=True)
 class RunnerUp:
-    """A layout that is not the best: requests a second that it does not exceed, and half of what it had to carry."""
+    """A layout that is not the best: an upper bound of its requests per second, and half of the rate it needed."""
 
     configuration: Configuration
     bound_per_s: float
     half_per_s: float
 
     def points(self, load: Load, targets: Sequence[Target], n: int = SEARCH_REQUESTS) -> list[tuple[Configuration, Point]]:
-        """What it does for one user, and at that rate where it keeps the targets."""
+        """Its values for one user, and at that rate if it meets the targets."""
         found: list[tuple[Configuration, Point]] = []
         try:
             nobody = alone(self.configuration, load, targets, n, self.bound_per_s / SLACK)
@@ -65,7 +65,7 @@ class RunnerUp:
 
 @dataclass(frozen=True)
 class Search:
-    """``considered`` in the order they were looked at; ``best`` is None where nothing keeps the targets."""
+    """``considered`` in order of evaluation; ``best`` is None if no configuration meets the targets."""
 
     considered: tuple[Assessment, ...]
     best: Limit | None
@@ -74,23 +74,22 @@ class Search:
     """Why nothing could be simulated at all; None when something was."""
     behind: tuple[RunnerUp, ...] = ()
     most_each_per_s: float = math.inf
-    """Requests a second and accelerator that no layout exceeds, whatever the latency."""
+    """Upper bound of requests per second and accelerator for all layouts, regardless of latency."""
 
     @property
     def limits(self) -> tuple[Limit, ...]:
-        """Of the configurations that were simulated."""
+        """Limits of the simulated configurations."""
         return tuple(c.limit for c in self.considered if c.limit is not None)
 
     @property
     def nearest(self) -> Limit | None:
-        """Where nothing keeps the targets, the one that misses by least when requests are alone."""
+        """If no configuration meets the targets, the one that misses by least when requests are alone."""
         known = [x for x in self.limits if x.alone.worst is not None]
         return min(known, key=lambda x: (x.alone.worst.ratio or 0.0) if x.alone.worst else 0.0, default=None)
 
 
 def with_slots(load: Load, wanted: Requirements) -> tuple[Load, Requirements]:
-    """Where an engine's slots each have a context of their own and none was asked for: one that a quarter more than the longest
-    request drawn fits."""
+    """For an engine with a separate context per slot and no requested size: room for the longest drawn request plus a quarter."""
     if not wanted.program.in_turn or wanted.context is not None:
         return load, wanted
     requests = load.at(1.0, DRAWN)
@@ -101,13 +100,13 @@ def with_slots(load: Load, wanted: Requirements) -> tuple[Load, Requirements]:
 
 @dataclass(frozen=True, slots=True)
 class _Rank:
-    """What limits are compared by: of ``best``, the accelerators of the replicas that carry ``demand`` (1 where nothing is asked
-    for), and what the whole cluster carries of it."""
+    """Ranking key of limits: the accelerators of ``best``'s replicas for ``demand`` (1 without one), and the rate of the whole
+    cluster."""
 
     cluster: Cluster
     demand: Demand
     fewer: bool = False
-    """Of layouts that carry ``demand`` on as many accelerators none is looked for that carries more."""
+    """Among layouts that serve ``demand`` on equally many accelerators, do not search for a higher rate."""
     best: Limit | None = None
 
     def carried(self, limit: Limit) -> float:
@@ -131,7 +130,7 @@ class _Rank:
         return self.best.configuration.ranks
 
     def more(self, configuration: Configuration) -> float:
-        """How much more than the best a configuration has to carry; of wider weights, how much less it may."""
+        """Required gain over the best; for wider weights, the allowed loss."""
         assert self.best is not None
         return 1.0 / BETTER if configuration.weight_bytes > self.best.configuration.weight_bytes else BETTER
 
@@ -143,15 +142,15 @@ class _Rank:
         return fewer < 0 or (fewer == 0 and self.carried(limit) > self.carried(self.best) * self.more(limit.configuration))
 
     def at_best(self, ranks: int, bound: float, peak_per_s: float | None) -> tuple[float, float]:
-        """Order in which replicas of ``ranks`` accelerators that carry no more than ``bound`` are looked at: what :meth:`takes`
-        compares, of the bound."""
+        """Evaluation order of replicas of ``ranks`` accelerators with at most the rate ``bound``: the comparison of
+        :meth:`takes` for that bound."""
         if bound == math.inf:
             return math.inf, 0.0
         few = 1 if peak_per_s is None else accelerators_of(self.cluster.system, ranks, copies_for(peak_per_s, bound))
         return few, -bound * copies_on(self.cluster, ranks)
 
     def needed_per_s(self, configuration: Configuration) -> float:
-        """Requests a second that a replica has to carry to be better than the best."""
+        """Requests per second that a replica must reach to beat the best."""
         if self.best is None:
             return 0.0
         ranks = configuration.ranks
@@ -181,10 +180,10 @@ def search(
     resolution: float = RESOLUTION,
     progress: Callable[[str], None] = lambda words: None,
 ) -> Search:
-    """The best way to serve ``load`` with ``arch`` on ``cluster`` within ``targets``, with replicas of up to ``most_ranks``
-    accelerators. Without ``refine`` engines stay plain, a layout that could not be better at its closed form is passed over, of
-    those that carry the demand on as many accelerators the first is taken, and of a replica that carries all of it no more is
-    asked."""
+    """The best configuration to serve ``load`` with ``arch`` on ``cluster`` within ``targets``, with replicas of up to
+    ``most_ranks`` accelerators. Without ``refine``, engines stay plain, layouts that cannot win by their closed form are
+    skipped, ties in the number of accelerators take the first, and a replica that serves the whole demand is not searched
+    further."""
     most = None if demand.most_per_s is None else demand.most_per_s * demand.peak_over_mean
     enough = math.inf if refine or most is None else most
     considered: list[Assessment] = []
@@ -238,7 +237,7 @@ def search(
         found += [] if limit is None else [limit]
         if limit is None and refine and bound < math.inf:
             behind.append(RunnerUp(configuration, bound, min(rank.needed_per_s(configuration), bound) / 2.0))
-    if not found and late:  # says by how much it misses
+    if not found and late:  # reports by how much it misses
         limit = look(min(late, key=lambda x: x[0])[1])
         found += [] if limit is None else [limit]
     if rank.best is not None and refine:
@@ -264,7 +263,8 @@ def _too_few(cluster: Cluster, wanted: Requirements) -> NoRoomError:
 
 
 def _bound(configuration: Configuration, load: Load, n: int) -> float:
-    """Requests a second that a replica does not exceed; of what cannot be simulated without a bound: it says why by itself."""
+    """Upper bound of a replica's requests per second; infinite for one that cannot be simulated, which reports the reason
+    itself."""
     try:
         return SLACK * full_rate(configuration, load, n)
     except (InputError, UnpredictableError):
@@ -282,9 +282,9 @@ def contends(
     most_ranks: float = math.inf,
     n: int = SEARCH_REQUESTS,
 ) -> bool:
-    """Whether some layout of up to ``most_ranks`` accelerators that an unrefined search looks at keeps ``targets`` at
-    ``rate_per_s`` an accelerator: the widest bounds first, each simulated at that rate alone, unless its first token comes too
-    late even for a request that meets nobody. True where nothing can be said: the search then says why."""
+    """Whether a layout of up to ``most_ranks`` accelerators in an unrefined search meets ``targets`` at ``rate_per_s`` per
+    accelerator: the largest bounds first, each simulated at that rate only, unless its time to first token is too long even
+    for a request without others. True if undecidable: the search then reports the reason."""
     every = _narrow([c for c in _every(arch, cluster, load, wanted) if c.ranks <= most_ranks])
     bounds = [(bound / c.ranks, c) for c in every if (bound := _bound(c, load, n)) < math.inf]
     if not bounds:
@@ -303,8 +303,9 @@ def contends(
 
 
 def first_token_ratio(configuration: Configuration, load: Load, targets: Sequence[Target], n: int) -> float:
-    """Closed form of the first token of a request that meets nobody over what the strictest target allows it, at the least: of
-    its prompt only what no request before it had. 0 without such a target. Raises as :func:`first_token_time`."""
+    """Lower bound of the time to first token of a request without others, relative to the strictest target, by closed form;
+    only the part of its prompt that no earlier request had counts. 0 without such a target. Raises as
+    :func:`first_token_time`."""
     requests = load.at(1.0, n)
     had = requests.reused_tokens() if configuration.server.options.prefix_caching else 0
     ratios = [0.0]

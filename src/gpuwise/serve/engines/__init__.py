@@ -1,6 +1,6 @@
-"""Serving engines: a file each (releases in a TOML file beside it where they differ), behind one class (:mod:`.engine`).
+"""Serving engines: one file each (with a TOML file for releases that differ), behind one class (:mod:`.engine`).
 
-No other room asks for an engine by its name: what differs between engines is a field or a method here.
+No other package compares an engine's name: differences between engines are fields or methods here.
 """
 
 from gpuwise.serve.engines.engine import ENGINES

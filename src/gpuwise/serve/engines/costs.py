@@ -16,7 +16,7 @@ from gpuwise.serve.engines.engine import EngineConfig, version_number
 
 @dataclass(frozen=True, slots=True)
 class EngineCosts:
-    """What an engine adds to the kernels of an iteration of ``B`` sequences and ``L`` layers.
+    """Engine overhead on the kernels of an iteration of ``B`` sequences and ``L`` layers.
 
     ``decode = kernel_slowdown kernels + communication_slowdown collectives + iteration_s + sequence_s B + layer_s L``;
     a prompt that shares its iterations with decoding sequences adds ``prefill_slowdown kernels +
@@ -33,9 +33,9 @@ class EngineCosts:
     layer_s: float
     """Gaps between the kernels of a layer."""
     experts_layer_s: float = 0.0
-    """What a layer of experts takes besides: the kernels that choose, sort and join beside their products."""
+    """Additional time of an expert layer: kernels that route, sort and combine beside the products."""
     log_sigma: float = 0.0
-    """Of measured over predicted time on models kept from the fit."""
+    """Standard deviation of log(measured / predicted) time on held-out models."""
 
     def layers_s(self, arch: Architecture) -> float:
         """Seconds of an iteration between the kernels of all layers."""
@@ -43,8 +43,8 @@ class EngineCosts:
 
 
 def engine_costs(config: EngineConfig) -> EngineCosts:
-    """Fitted costs of the engine, started as it was (those of the tuned engine where no other was measured): of the newest
-    fit that is not younger than the version asked for, else of the oldest."""
+    """Fitted costs of the engine for how it is started (default: those of the tuned engine), from the newest fit that is not
+    newer than the requested version, else from the oldest."""
     entries = [e for e in load_json("inference")["engines"] if e["engine"] == config.engine]
     started = [e for e in entries if e["tuned"] == config.tuned] or entries
     if not started:
@@ -60,8 +60,8 @@ def newest_for(version: str | None, entries: list[dict[str, Any]], since: Callab
 
 
 def entry_costs(entry: dict[str, Any], config: EngineConfig) -> EngineCosts:
-    """Costs of an entry of the coefficient files. What crosses between groups that attend apart and their experts is not the
-    engine's own all-reduce: where it was fitted by itself, it is ``communication_slowdown`` of such a layout."""
+    """Costs from an entry of the coefficient files. Communication between data-parallel attention groups and their experts is
+    not the engine's own all-reduce: if fitted separately, it is ``communication_slowdown`` of such a layout."""
     costs = EngineCosts(**entry["costs"], log_sigma=entry["log_sigma"])
     if config.attention_dp > 1 and "exchange_slowdown" in entry:
         return replace(costs, communication_slowdown=entry["exchange_slowdown"])

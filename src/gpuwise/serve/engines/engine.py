@@ -1,4 +1,4 @@
-"""Serving engines: what is known of one (:class:`Engine`, a file each), and how one holds and splits a model."""
+"""Serving engines: properties (:class:`Engine`, one file each), and how an engine stores and splits a model."""
 
 from __future__ import annotations
 
@@ -18,54 +18,54 @@ from gpuwise.serve.formats import ENGINE_FORMATS, FORMAT_OF_BITS, FORMATS, gguf_
 
 DEFAULT_ENGINE = "vllm"
 LOCAL_ENGINE = "llama.cpp"
-"""What serves one sequence where the default engine does not run, or does not read the weights."""
+"""Engine for one sequence where the default engine does not run, or does not read the weights."""
 HEAD = "HEAD"
 """In place of the address of the first of several hosts."""
 PORT = 8000
-"""Of the server that is asked."""
+"""Default port of the server."""
 DRAFT = "DRAFT-OF-THE-MODEL"
 """In place of the checkpoint of a draft, which is the model's own."""
 
 
 class Engine:
-    """What differs between engines. A subclass in a file of its own gives the values."""
+    """Properties that differ between engines. A subclass in a separate file sets the values."""
 
     name: str
     title: str
-    """As its makers write it."""
+    """Name as its developers write it."""
     aliases: tuple[str, ...] = ()
     newest: str
     """The release whose files were read last."""
     rules: EngineRules | None = None
-    """Of every release; None: of each in the TOML file beside the engine's."""
+    """Rules of every release; None: per release in the TOML file beside the engine's."""
     formats: tuple[str, ...] = ENGINE_FORMATS
-    """Of weights that it reads."""
+    """Weight formats that it reads."""
     by_bits: Mapping[int, str] = FORMAT_OF_BITS
-    """The format it is asked for when only the width of the weights matters."""
+    """Format for a given width of the weights."""
     quantization: Mapping[str, str] = {}
     """Weight formats that it makes itself while loading, by the value of ``--quantization``; others come as a checkpoint."""
     checkpoint: str = ""
-    """What the person has to give in every format, with ``{model}`` and ``{weights}``; empty: a checkpoint, where the published
+    """Input the user must provide in every format, with ``{model}`` and ``{weights}``; empty: a checkpoint, if the published
     one has another format."""
     cache: CacheLayout = PAGED
     within_cache: bool = False
     """It starts with no longer a context than its cache holds."""
 
     served_as: str = ""
-    """What requests call the model; empty: as the checkpoint."""
+    """Model name in requests; empty: the checkpoint's."""
     stages: bool = False
     """Its pipeline stages are simulated."""
     in_turn: int = 0
-    """Devices at most that hold layers in turn: no tensor groups; ``pp`` is their number, and each sequence has a context of its
-    own. 0: an engine of tensor groups."""
+    """Maximum number of devices over which layers are split in sequence (no tensor parallelism): ``pp`` is their number, and
+    each sequence has a separate context. 0: an engine with tensor parallelism."""
     place: str = "slot"
-    """What it calls the place of one of the sequences at once, where each has a context of its own."""
+    """Its term for a concurrent sequence with a separate context."""
     streams: str = ""
     """Coefficients of whole batches (:mod:`gpuwise.serve.streams`); empty: kernels and the engine's costs beside them."""
     prompt_batch: int = 512
     """Tokens of a prompt that are computed at once, where ``streams`` are."""
     buffer_bytes: float = 4.0
-    """Of a number in the buffers of such a batch."""
+    """Bytes per number in the buffers of such a batch."""
     listed_only: bool = False
     """It runs on no other accelerators than its support tables list."""
     vocabulary_step: int = 0
@@ -74,10 +74,10 @@ class Engine:
     """Version from which decoders that read an encoder run in graphs; empty: always."""
 
     expert_kernels: Mapping[str, tuple[str, ...]] = {}
-    """Of experts, by format, the one it prefers first: the first that was measured on the device's family counts, and the
-    family's usual kernel where none was."""
+    """Expert kernels by format, in order of preference: the first that was measured on the device's family counts, or the
+    family's default kernel."""
     flashinfer_experts: Mapping[str, str] = {}
-    """By format, since when it takes FlashInfer's experts unasked; before, Triton's."""
+    """By format, the version since which it uses FlashInfer's experts by default; before, Triton's."""
     fp8_experts_in_blocks: tuple[str, ...] = ()
     """Families on which 8-bit experts run in the kernels of block scales."""
     mxfp8_experts: tuple[str, ...] | None = None
@@ -93,14 +93,14 @@ class Engine:
         return bool(self.streams)
 
     script: str = ""
-    """What ``gpuwise export`` writes its start for; empty: it does not."""
+    """Name of the start script of ``gpuwise export``; empty: not supported."""
 
     def places(self, n: int) -> str:
         """``one slot``, ``4 slots``."""
         return f"one {self.place}" if n == 1 else f"{n} {self.place}s"
 
     def bits_of(self, form: str) -> int:
-        """The width among :data:`FORMAT_OF_BITS` that stands for ``form``. Raises InputError where none does."""
+        """The width in :data:`FORMAT_OF_BITS` of ``form``. Raises InputError if there is none."""
         for bits, name in self.by_bits.items():
             if name == form or (bits == 4 and FORMATS[form].dense):
                 return bits
@@ -134,7 +134,7 @@ class Engine:
         )
 
     def host_words(self, host: int) -> list[str]:
-        """What the command has besides on each of several hosts."""
+        """Additional words of the command on each of several hosts."""
         return []
 
     def part(self, start: Start, role: str, number: int, port: int, host: str) -> tuple[str, list[str]]:
@@ -143,12 +143,12 @@ class Engine:
         raise NotImplementedError
 
     def router(self, parts: Mapping[str, Sequence[tuple[str, int]]]) -> Command:
-        """What sends requests to such replicas; hosts and ports by role."""
+        """The router in front of such replicas; hosts and ports by role."""
         raise NotImplementedError
 
 
 ENGINES: dict[str, Engine] = {}
-"""By name; :mod:`gpuwise.serve.engines` fills it."""
+"""Engines by name; filled by :mod:`gpuwise.serve.engines`."""
 
 
 def engine_name(text: str) -> str:
@@ -157,7 +157,7 @@ def engine_name(text: str) -> str:
 
 
 def engine_of(weights: str) -> Engine:
-    """What runs weights of a format: the default engine where it reads them, else the first that does."""
+    """Engine for weights of a format: the default engine if it reads them, else the first that does."""
     default = ENGINES[DEFAULT_ENGINE]
     return default if weights in default.formats else next(e for e in ENGINES.values() if weights in e.formats)
 
@@ -190,7 +190,7 @@ class EngineConfig:
     experts: str | None = None
     """Kernels of experts: ``triton``; None: those that the engine picks at its version."""
     version: str | None = None
-    """Of the engine (``0.19.0``); None: the newest its costs are known of."""
+    """Version of the engine (``0.19.0``); None: the newest with known costs."""
 
     def __post_init__(self) -> None:
         program = self.program
@@ -225,8 +225,8 @@ class EngineConfig:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """What a command starts: ``model`` is its name at the Hugging Face hub, if it has one; ``half`` asks for fp16
-    in place of bf16."""
+    """Arguments of a start command: ``model`` is its name at the Hugging Face hub, if any; ``half`` requests fp16 instead of
+    bf16."""
 
     model: str
     arch: Architecture
@@ -248,8 +248,8 @@ class Command:
 
 
 def tensor_parallel(arch: Architecture, weights: str, ranks: int, engine: str = DEFAULT_ENGINE) -> EngineConfig:
-    """``arch`` split over ``ranks`` accelerators as the engine does unless told otherwise: experts inside, like the rest.
-    Raises UnknownNameError."""
+    """``arch`` split over ``ranks`` accelerators as the engine does by default, with tensor-parallel experts. Raises
+    UnknownNameError."""
     return EngineConfig(engine, weights, tp=ranks, moe_tp=ranks if arch.moe is not None else 1)
 
 
@@ -295,8 +295,8 @@ def version_number(text: str) -> tuple[int, ...]:
 
 
 def bits_as_stored(arch: Architecture, asked: tuple[int, ...] | None) -> tuple[int, ...] | None:
-    """Widths to serve ``arch`` in: that of the format its name or config says, else those ``asked`` for. Raises InputError where
-    both are given and differ, or where no engine is simulated with that format."""
+    """Widths to serve ``arch`` in: that of the format in its name or config, else the requested ``asked``. Raises InputError
+    where both are given and differ, or where no engine is simulated with that format."""
     form = arch.stored_format
     if form is None:
         return asked
@@ -315,8 +315,8 @@ def bits_as_stored(arch: Architecture, asked: tuple[int, ...] | None) -> tuple[i
 def stored_as(
     model: str, arch: object, engine: str | None, bits: tuple[int, ...] | None
 ) -> tuple[str | None, tuple[int, ...] | None]:
-    """``engine`` and ``bits`` (None: left open) with what the model's name or config says of its weights; a local program's
-    format is read by that program. Raises InputError where another is asked for, or for a format that is not simulated."""
+    """``engine`` and ``bits`` (None: open) after applying the weight format in the model's name or config; a local program's
+    format selects that program. Raises InputError if the request differs, or for a format that is not simulated."""
     form = gguf_format(model)
     if form is None and isinstance(arch, Architecture) and arch.stored_format is not None:
         form = arch.stored_format

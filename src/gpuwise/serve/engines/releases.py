@@ -22,7 +22,7 @@ _NOT_LARGE = ("a100", "gb10")
 
 @cache
 def _releases(engine: str) -> tuple[EngineRules, ...]:
-    """Of the TOML file, the oldest first."""
+    """Releases in the TOML file, the oldest first."""
     text = files("gpuwise.serve.engines").joinpath(f"{engine}.toml").read_text(encoding="utf-8")
     rows: list[dict[str, Any]] = tomllib.loads(text)["releases"]
     return tuple(map(_rules, accumulate(rows, _whole)))

@@ -18,10 +18,10 @@ SAMPLING = (GREEDY, DRAWN, FILTERED)
 SAMPLED_ON = 3.35e12
 """Bytes a second of the memory beside which samplers were timed: H100 SXM."""
 KEPT_ON_CODE = 0.78
-"""Share of guesses that each next one is kept with, code written by models with prediction heads of their own: fitted on 96 rows
+"""Acceptance probability of each next draft token, for code from models with multi-token prediction heads: fitted on 96 rows
 of six models of SemiAnalysis InferenceX, golden_al_distribution (Apache-2.0), 9 % off on them and 5 % on a seventh."""
 USUAL_RANK, USUAL_RESIDENT = 16, 8
-"""Rank of most published adapters (vLLM's ``max_lora_rank`` is 16), and adapters on the device where none was said."""
+"""Rank of most published adapters (vLLM's ``max_lora_rank`` is 16), and the default number of adapters on the device."""
 RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 """Ranks an engine has kernels for (vllm config/lora.py MaxLoRARanks)."""
 
@@ -33,8 +33,8 @@ def kept_on_code(tokens: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Drafts:
-    """``tokens`` guessed a step, ``kept`` tokens a step on average with the model's own, ``share`` of a step that one guess takes
-    (None: one layer and the head, as EAGLE and multi-token prediction have)."""
+    """``tokens`` drafted per step, ``kept`` tokens per step on average including the model's own, ``share`` of a step's time
+    per draft token (None: one layer and the head, as EAGLE and multi-token prediction have)."""
 
     tokens: int
     kept: float
@@ -53,7 +53,7 @@ class Drafts:
 
 @dataclass(frozen=True, slots=True)
 class Adapters:
-    """``count`` adapters, each asked for equally often, of ``rank``; ``resident`` of them on the device at once."""
+    """``count`` adapters of ``rank``, used equally often; ``resident`` of them are on the device at once."""
 
     count: int
     rank: int = USUAL_RANK
@@ -74,7 +74,7 @@ class Adapters:
         return self.resident or min(self.count, USUAL_RESIDENT)
 
     def distinct(self, sequences: I64) -> F64:
-        """[N] adapters that so many sequences [N] have on average."""
+        """[N] mean number of distinct adapters among that many sequences [N]."""
         return np.minimum(self.count * (1.0 - (1.0 - 1.0 / self.count) ** sequences), self.at_once)
 
 
@@ -86,36 +86,35 @@ class Settings:
     max_num_seqs: int | None = None
     block_size: int | None = None
     memory_share: float | None = None
-    """Of the device's memory (``gpu_memory_utilization``, ``mem_fraction_static``)."""
+    """Share of the device's memory (``gpu_memory_utilization``, ``mem_fraction_static``)."""
     chunked_prefill: bool | None = None
-    """Whether prompts are cut to the tokens of a step, and ``prefix_caching`` whether their blocks are kept; None: the engine's
-    default at its version."""
+    """Whether prompts are split into chunks of a step's tokens, and ``prefix_caching`` whether their blocks stay cached; None:
+    the engine's default at its version."""
     prefix_caching: bool | None = None
     max_model_len: int | None = None
     kv_blocks: int | None = None
-    """Blocks of the pool where they are known (``num_gpu_blocks_override``); None: from the device's memory."""
+    """Blocks of the pool if known (``num_gpu_blocks_override``); None: from the device's memory."""
     graph_most: int | None = None
     """Largest batch with a captured graph."""
     graph_sizes: tuple[int, ...] | None = None
-    """Batches with a graph, in order, where the engine was told which (``cuda_graph_config.batch_sizes``)."""
+    """Batch sizes with a graph, in order, if the engine was configured with them (``cuda_graph_config.batch_sizes``)."""
     scheduler: str | None = None
-    """Of :data:`~gpuwise.serve.simulate.server.POLICIES`: another policy of the engine than its usual one."""
+    """Scheduler from :data:`~gpuwise.serve.simulate.server.POLICIES`, if not the engine's default."""
     max_output: int | None = None
-    """Tokens of an answer that requests allow (``max_tokens``): what engines that reserve ahead reserve; None: as many as
-    come."""
+    """Maximum output tokens per request (``max_tokens``), which engines that reserve ahead reserve; None: the actual length."""
 
     batch_wait_timeout_iters: int = 0
-    """Steps that TensorRT-LLM lets prompts wait for a step of ``batch_wait_max_tokens_ratio`` of its tokens."""
+    """Steps for which TensorRT-LLM holds prompts back to fill ``batch_wait_max_tokens_ratio`` of a step's tokens."""
     batch_wait_max_tokens_ratio: float = 0.0
     drafts: Drafts | None = None
     """Speculative decoding; None: none."""
     adapters: Adapters | None = None
     """Low-rank adapters served beside the model; None: none."""
     sampling: str = FILTERED
-    """How tokens are chosen: of :data:`SAMPLING`. Engines take what the model's ``generation_config.json`` says where a request
-    says nothing, and that is ``top_p`` or ``top_k`` for most models that people talk to."""
+    """Sampling method, from :data:`SAMPLING`. By default engines use the model's ``generation_config.json``, which has
+    ``top_p`` or ``top_k`` for most chat models."""
     in_process: bool = False
-    """A program calls the engine (vLLM's ``LLM.generate``), no server stands before it: to 0.7 vLLM's shared its process and
+    """A program calls the engine (vLLM's ``LLM.generate``) without a server: up to 0.7, vLLM's server shared its process and
     slowed every step."""
 
     def __post_init__(self) -> None:
@@ -137,13 +136,13 @@ class EngineRules:
     source: str
     scheduler: str
     pool: str
-    """What the cache gets: ``share`` of the device less all else; ``static``: a share less the weights; ``free``: a share of what
-    is left beside all else."""
+    """Memory rule of the cache. ``share``: a share of the device less everything else; ``static``: a share less the weights;
+    ``free``: a share of the memory left over."""
     block_tokens: int
     ahead: bool
     """The scheduler prepares a step while the device runs the one before."""
     tiers: tuple[Tier, ...]
-    """By the device's memory, the smallest first."""
+    """Tiers by the device's memory, the smallest first."""
     memory_share: float | None = None
     """None: what its own reserve leaves."""
     prompts: int = 1
@@ -155,7 +154,7 @@ class EngineRules:
     chunk_beyond: int = 1 << 60
     """Prompts are cut where requests may be longer than this."""
     whole_context: bool = False
-    """Where prompts are not cut, a step takes as many tokens as the longest request, if those are more."""
+    """If prompts are not chunked, a step takes at least the tokens of the longest request."""
     watermark: float = 0.0
     """Share of blocks that stays free when a request is admitted."""
     fixed_whole: bool = True
@@ -164,7 +163,7 @@ class EngineRules:
     """Windows of a model are ignored, as max_attention_window is the longest sequence by default (TensorRT-LLM 0.17
     docs/source/performance/performance-tuning-guide/useful-runtime-flags.md)."""
     windows: bool = False
-    """Layers with a window give back the blocks behind it."""
+    """Layers with a sliding window free the blocks behind it."""
     prompt_graphs: bool = True
     """Steps with prompts run captured graphs up to their largest size; False: the host launches every one of them."""
     graph_tokens: int | None = None
@@ -177,11 +176,10 @@ class EngineRules:
     filtered: tuple[float, float] = (0.0, 0.0)
     """The same of a step that draws from the most probable."""
     draft_host_s: tuple[float, float] = (0.0, 0.0)
-    """Seconds that the scheduler waits for what was kept of a draft's guesses, of a step and of each sequence in it."""
+    """Scheduler seconds spent waiting for the accepted draft tokens, per step and per sequence."""
 
     def sampling_s(self, sampling: str, logits: F64, memory_bytes_per_s: float) -> F64:
-        """[N] seconds that choosing a token of each sequence takes in steps of so many ``logits`` [N], over taking the most
-        probable: passes over memory."""
+        """[N] seconds for sampling one token per sequence in steps of ``logits`` [N], relative to greedy: passes over memory."""
         fixed, each = {GREEDY: (0.0, 0.0), DRAWN: self.drawn, FILTERED: self.filtered}[sampling]
         return np.where(logits > 0, fixed + each * logits * (SAMPLED_ON / memory_bytes_per_s), 0.0)
 

@@ -13,7 +13,7 @@ from gpuwise.units import MIB
 BOOTSTRAP_PORT = 8998
 """First side channel between replicas that read and that write."""
 ATTENTION_GROUPS_SINCE = "0.5.23"
-"""Release from which groups that attend apart are asked for by a flag of their own (server_args.py)."""
+"""Release since which data-parallel attention has a separate flag (server_args.py)."""
 QUANTIZATION = {"fp8": "fp8"}
 """sglang 0.5.23 srt/arg_groups/choices.py."""
 EXPERT_KERNELS = {
@@ -42,8 +42,8 @@ class SGLang(Engine):
     script = "sglang 0.5.23"
 
     def static_share(self, accelerator: Accelerator, tokens: int, graph_most: int, tp: int) -> float:
-        """What is left beside 0.5 GiB, 1.5 MiB a token of a step, an eighth of a GiB a rank and 2 MiB a sequence of the largest
-        graph, at least 10 GiB on devices above 60 (arg_groups/memory_hook.py)."""
+        """Memory left beside 0.5 GiB, 1.5 MiB per token of a step, an eighth of a GiB per rank and 2 MiB per sequence of the
+        largest graph, at least 10 GiB on devices above 60 (arg_groups/memory_hook.py)."""
         memory = accelerator.memory_bytes / MIB
         reserve = 512.0 + 1.5 * max(tokens, 2048) + 128.0 * tp + 2.0 * graph_most
         if memory > 60 * 1024:

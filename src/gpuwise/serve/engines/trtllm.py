@@ -38,12 +38,12 @@ class TensorRTLLM(Engine):
         return words if self.file(start) is None else [*words, "--config", OPTIONS_FILE]
 
     def file(self, start: Start) -> tuple[str, str] | None:
-        """What it takes from a file alone (tensorrt_llm/llmapi/llm_args.py)."""
+        """Options that it reads only from a file (tensorrt_llm/llmapi/llm_args.py)."""
         c, o = start.config, start.options
         cache = ["  dtype: fp8"] if c.kv_dtype == "fp8" else []
         cache += [] if o.prefix_caching else ["  enable_block_reuse: false"]
         lines = ["enable_attention_dp: true"] if c.attention_dp > 1 else []
-        if cache:  # the file's group stands in place of the flag's
+        if cache:  # the file's group replaces the flag's
             lines += ["kv_cache_config:", f"  free_gpu_memory_fraction: {o.memory_share:g}", *cache]
         if o.scheduler == "max_utilisation":
             lines += ["scheduler_config:", "  capacity_scheduler_policy: MAX_UTILIZATION"]

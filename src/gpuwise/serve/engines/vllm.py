@@ -42,10 +42,10 @@ FLASHINFER_EXPERTS = {"fp8": "0.15", "fp8_block": "0.15", "bf16": "0.18"}
 class VLLM(Engine):
     """The default engine.
 
-    8-bit experts run on Hopper in Triton and DeepGEMM, whose times those of one scale a tensor share. The one measured kernel of
-    the other way, FlashInfer's CUTLASS for ModelOpt checkpoints, must be asked for (layers/fused_moe/oracle/fp8.py,
-    VLLM_USE_FLASHINFER_MOE_FP8) and is slower than 16 bits. MXFP4 is multiplied in 8 bits on Blackwell's data-centre parts; what
-    is neither these nor Hopper runs Marlin (layers/quantization/mxfp4.py, get_mxfp4_backend).
+    8-bit experts run on Hopper in Triton and DeepGEMM; those with one scale per tensor take the same times. The one measured
+    alternative, FlashInfer's CUTLASS for ModelOpt checkpoints, must be enabled (layers/fused_moe/oracle/fp8.py,
+    VLLM_USE_FLASHINFER_MOE_FP8) and is slower than 16 bits. MXFP4 is multiplied in 8 bits on Blackwell's data-centre parts;
+    what is neither these nor Hopper runs Marlin (layers/quantization/mxfp4.py, get_mxfp4_backend).
     """
 
     name = "vllm"

@@ -1,5 +1,5 @@
-"""What a server is asked for: requests with their lengths and arrival times, and the latency they should see.
+"""Load of a server: requests with lengths and arrival times, and latency targets.
 
-``requests`` the columns a simulation or a load test takes, ``lengths`` and ``arrivals`` distributions, ``workloads`` the
-catalogue of published ones, ``prefixes`` tokens that requests share, ``traces`` recorded requests, ``targets`` latencies.
+``requests`` columns for a simulation or load test, ``lengths`` and ``arrivals`` distributions, ``workloads`` the catalogue of
+published ones, ``prefixes`` tokens that requests share, ``traces`` recorded requests, ``targets`` latencies.
 """

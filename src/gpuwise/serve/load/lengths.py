@@ -2,7 +2,7 @@
 
     log Q(u) linear between the published levels,   Q(u) = q_99 (q_max / q_99)^(((u - 0.99) / 0.01)^k)  beyond 0.99
 
-``k`` makes the mean the published one: a table of quantiles says little of a tail that carries a tenth of the tokens.
+``k`` sets the mean to the published one: a table of quantiles contains little about a tail with a tenth of the tokens.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from gpuwise.errors import DataError
 
 F64 = NDArray[np.float64]
 LEVELS = (0.01, 0.10, 0.25, 0.50, 0.75, 0.90, 0.95, 0.99, 1.0)
-"""Where tables of traces give quantiles; the last is the largest."""
+"""Levels at which tables of traces give quantiles; the last is the maximum."""
 TAIL = (0.05, 20.0)
 """Bounds of the tail's exponent: beyond, the mean is the quantiles' own."""
 NODES = 2048

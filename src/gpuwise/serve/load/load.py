@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What is asked of a server, apart from its rate, for a model that reads ``context`` tokens.
+    """The load of a server, without its rate, for a model with a context of ``context`` tokens.
 
-    Requests of a workload that are longer are cut to the context; those of a trace were refused or left out before.
+    Longer requests of a workload are cut to the context; those of a trace were already rejected or dropped.
     """
 
     source: Workload | Trace
@@ -30,7 +30,7 @@ class Load:
 
     @property
     def title(self) -> str:
-        """What is sent, for people: the workload's title, or the trace's name and format."""
+        """Display name: the workload's title, or the trace's name and format."""
         return self.source.title if isinstance(self.source, Workload) else f"{self.source.name} ({self.source.format} trace)"
 
     @property
@@ -40,7 +40,7 @@ class Load:
 
     @property
     def recorded_rate_per_s(self) -> float | None:
-        """Of a trace with times; None where the rate is free."""
+        """Rate of a trace with times; None if the rate is free."""
         return self.source.requests.mean_rate or None if isinstance(self.source, Trace) and self.source.timed else None
 
     def at(self, rate_per_s: float, n: int, *, seed: int = 0) -> Requests:

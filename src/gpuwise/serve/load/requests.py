@@ -1,6 +1,6 @@
-"""Requests as columns: what a simulated engine serves, and what a load test sends.
+"""Requests as columns: for a simulated engine or a load test.
 
-Tokens that requests share are said by texts: a prompt is the beginning of a text, and a text may begin like another.
+Shared tokens are described by texts: a prompt is the beginning of a text, and texts may share a beginning.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ class Prefixes:
 
 @dataclass(frozen=True, slots=True)
 class ClosedLoop:
-    """``users`` who each send their next request ``think_s`` after their last answer ended; requests are sent in their order
-    whatever their arrival times say."""
+    """``users`` who each send their next request ``think_s`` after their last answer ended; requests are sent in order and
+    their arrival times are ignored."""
 
     users: int
     think_s: float

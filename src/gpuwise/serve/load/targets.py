@@ -19,7 +19,7 @@ METRICS = {
     "e2e": "whole answer",
 }
 USUAL_PERCENTILE = 95.0
-"""Of a metric that names none."""
+"""Percentile of a metric without one."""
 MEAN = "mean"
 _STATISTIC = re.compile(r"p(\d{1,2}(?:\.\d+)?)")
 _EXAMPLE = "for example --slo ttft_p95=1s,itl_p99=50ms,e2e_p90=10s"
@@ -58,7 +58,7 @@ def statistic_words(key: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Attainment:
-    """A target beside what was reached; ``value_s`` is None where nothing was (saturated, or no request answered)."""
+    """A target with its reached value; ``value_s`` is None without one (saturated, or no request answered)."""
 
     target: Target
     value_s: float | None

@@ -34,9 +34,9 @@ MOST_REQUESTS = 2_000_000
 CHARACTERS_PER_TOKEN = 4.0
 """English text (OpenAI's rule of thumb, help.openai.com "What are tokens"): conversations come without token counts."""
 GAP_S, GAP_MEANS = 60.0, 50.0
-"""A pause of so many seconds and so many mean gaps is worth a word."""
+"""A pause longer than both (seconds, and multiples of the mean gap) is reported."""
 HOLE_SHARE = 0.5
-"""A pause that fills so much of a trace is a hole: no mean rate says anything of it."""
+"""A pause of at least this share of a trace is a hole: no mean rate is meaningful."""
 MINUTE_S = 60.0
 _COLUMNS = {
     "arrival": ("arrival_s", "arrival_time_s", "arrival", "timestamp_s"),
@@ -48,8 +48,7 @@ _COLUMNS = {
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """``timed`` False: the file says nothing of arrivals, which are one a second apart. ``notes`` are what an answer should
-    say of it."""
+    """``timed`` False: the file has no arrival times; requests are one second apart. ``notes`` are remarks for the answer."""
 
     name: str
     format: str

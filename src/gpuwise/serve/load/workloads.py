@@ -32,7 +32,7 @@ CUSTOM = ("in", "out", "cv", "in_cv", "out_cv", "prefix", "peak")
 
 @dataclass(frozen=True, slots=True)
 class Documents:
-    """Each document is asked about ``requests`` times on average, at random moments, and is ``shared`` of those prompts."""
+    """Documents, each used by ``requests`` requests on average at random times, as the share ``shared`` of their prompts."""
 
     requests: float
     shared: float
@@ -56,12 +56,12 @@ class Workload:
     prompt: Lengths
     output: Lengths
     correlation: float = 0.0
-    """Of the logarithms of both lengths."""
+    """Correlation of the logarithms of both lengths."""
     gap_cv: float = 1.0
-    """Of the gaps between arrivals within a minute: 1 is Poisson."""
+    """Coefficient of variation of the gaps between arrivals within a minute: 1 is Poisson."""
     peak_over_mean: float = 1.0
     ttft_s: float = 1.0
-    """What people take for prompt: the target where none is given."""
+    """Default target of the time to first token."""
     shared_prefix: int = 0
     """Tokens that every prompt begins with."""
     documents: Documents | None = None

@@ -1,11 +1,11 @@
-"""What a server did beside what was predicted of it, kept as records, and what the predictor learns from them.
+"""Measured against predicted performance of a server, stored as records, and the correction learnt from them.
 
     slowdown = exp(sum_i w_i log(measured_i / predicted_i) / (sum_i w_i + w_0)),    w_i requests of run i, w_0 = 1
 
 of the median time per output token (of the time to first token where answers have one token): one factor on all times of an
-engine, model and accelerator. ``w_0`` is what the prediction is worth in requests: (s / s_0)^2, where s is the scatter of a
-request's log time about its load's median and s_0 the predictor's own (0.16 to 0.17 of a step, ``inference.json``). With 20 a
-server ten times slower than predicted was, after 40 requests, predicted half as slow as it is.
+engine, model and accelerator. ``w_0`` is the weight of the prediction in requests: (s / s_0)^2, where s is the scatter of a
+request's log time about its load's median and s_0 the predictor's own (0.16 to 0.17 of a step, ``inference.json``). With 20, a
+server ten times slower than predicted would still be predicted half as slow after 40 requests.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from gpuwise.serve.measure.measured import LoadResult
 FAMILY = "serving"
 PRIOR_REQUESTS = 1.0
 USUAL = (("ttft", 50.0), ("ttft", 95.0), ("tpot", 50.0), ("itl", 99.0), ("e2e", 50.0))
-"""Figures shown whatever the targets are."""
+"""Figures shown for any targets."""
 LEARNT = ("tpot_p50", "ttft_p50")
-"""What the factor is taken from, the first that was measured."""
+"""Metrics for the factor: the first that was measured counts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One latency, measured and predicted, in seconds; ``limit_s`` where it is a target. ``predicted_s`` is None where the server
-    was predicted to be past saturation."""
+    """One latency, measured and predicted, in seconds; ``limit_s`` where it is a target. ``predicted_s`` is None if predicted
+    past saturation."""
 
     metric: str
     percentile: float | None
@@ -99,7 +99,7 @@ def records_of(
 
 
 def slowdown(records: Sequence[Record], model: str, engine: str, accelerator: str) -> tuple[float, int]:
-    """The factor on all times that ``records`` say, and the requests it stands on; 1 and 0 where none were measured."""
+    """The factor on all times from ``records``, and the number of requests behind it; 1 and 0 without measurements."""
     mine = [
         r
         for r in records

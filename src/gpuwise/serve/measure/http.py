@@ -26,7 +26,7 @@ _SERVED = "give it like http://127.0.0.1:8000, as the server prints it"
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where a server listens; ``base`` is the path before ``/completions``, usually ``/v1``."""
+    """Address of a server; ``base`` is the path before ``/completions``, usually ``/v1``."""
 
     host: str
     port: int
@@ -60,8 +60,8 @@ def parse_address(url: str) -> Address:
 
 
 class HttpError(Exception):
-    """The server answered with a status that is no success; ``said`` is what it said of it, ``retry_after_s`` how long it asks to
-    wait (the header Retry-After in seconds), where it does."""
+    """The server answered with an error status; ``said`` is its message, ``retry_after_s`` the requested wait (the header
+    Retry-After in seconds), if any."""
 
     def __init__(self, status: int, said: str, retry_after_s: float | None = None) -> None:
         self.status, self.said, self.retry_after_s = status, said, retry_after_s
@@ -137,7 +137,7 @@ def _document(body: bytes) -> Any:
 
 
 def _error_text(body: bytes) -> str:
-    """What an error says of itself, in one short line."""
+    """Text of an error response, in one short line."""
     try:
         document: Any = json.loads(body)
         error = as_object(document).get("error", as_object(document).get("detail", document))

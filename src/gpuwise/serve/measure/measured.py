@@ -15,13 +15,13 @@ from gpuwise.serve.measure.run import NOT_SENT, Answer, Measurement
 F64 = NDArray[np.float64]
 RESAMPLES = 400
 LATE_S = 0.05
-"""A request sent later than this after its time was held by the client."""
+"""A request sent later than this after its due time was delayed by the client."""
 
 
 @dataclass(frozen=True)
 class LoadResult:
-    """What ``measurement`` says of the server. Times to first token are of every request that had one, also of those that failed
-    later; the others of whole answers only."""
+    """Results of ``measurement``. Times to first token include every request that had one, also those that failed later; other
+    figures are of complete answers only."""
 
     measurement: Measurement
 
@@ -52,12 +52,13 @@ class LoadResult:
 
     @cached_property
     def e2e_s(self) -> F64:
-        """[N] seconds from when a request was due to its last token, of those answered whole."""
+        """[N] seconds from the due time of a request to its last token, for complete answers."""
         return np.array([a.token_s[-1] - a.due_s for a in self.whole])
 
     @cached_property
     def tpot_s(self) -> F64:
-        """Of answers of at least two tokens: an event may carry several, so tokens are counted as the server counts them."""
+        """Time per output token of answers with at least two tokens: an event may contain several, so tokens are counted as
+        the server counts them."""
         rows = [(a.token_s[-1] - a.token_s[0], (a.output_tokens or len(a.token_s)) - 1) for a in self.whole]
         return np.array([span / gaps for span, gaps in rows if gaps > 0 and span > 0])
 
@@ -83,14 +84,14 @@ class LoadResult:
 
     @property
     def output_tokens_per_s(self) -> float | None:
-        """Mean answer times the rate of whole answers; None where no rate can be told."""
+        """Mean answer length times the rate of complete answers; None without a rate."""
         rate = self.requests_per_s
         return None if rate is None else rate * float(np.mean([a.output_tokens or len(a.token_s) for a in self.whole]))
 
     @property
     def written_share(self) -> float | None:
-        """Tokens written over tokens asked for, of whole answers whose tokens the server counted: less than 1 where it ended them
-        earlier. None where it counted none."""
+        """Output tokens over requested tokens, for complete answers whose tokens the server counted: below 1 if it ended them
+        earlier. None without counts."""
         rows = zip(self.measurement.answers, self.measurement.requests.output_tokens.tolist(), strict=True)
         counted = [(a.output_tokens, tokens) for a, tokens in rows if a.failure is None and a.output_tokens is not None]
         return sum(written for written, _ in counted) / sum(asked for _, asked in counted) if counted else None

@@ -1,7 +1,7 @@
 """A load sent to a server: requests at their times, bounded in time, number and requests in flight.
 
-What was measured is kept whatever the server does. A request that fails keeps the times it had, and the run ends early only
-where the server is gone: :data:`GONE` connections in a row refused.
+Measurements are never discarded. A failed request keeps its times, and the run ends early only if the server has stopped:
+:data:`GONE` refused connections in a row.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ BAD_FIELDS = (400, 422)
 NO_MODEL = (400, 404)
 """Statuses of a server that lacks a model."""
 EXTRAS: dict[str, Any] = {"stream_options": {"include_usage": True}, "ignore_eos": True}
-"""Asked for where a server takes them: its own counts of tokens, and answers as long as the load says (vLLM, SGLang,
+"""Request fields used if a server accepts them: its own token counts, and answers of the requested length (vLLM, SGLang,
 llama.cpp)."""
 """Statuses of a server that has no room for now."""
 REFUSED, SERVER_ERROR, CLIENT_ERROR = "refused", "server error", "bad request"
@@ -59,10 +59,10 @@ class Bounds:
     """How far a measurement goes."""
 
     seconds: float = 60.0
-    """Of sending; answers get ``stall_s`` more to end."""
+    """Seconds of sending; answers get ``stall_s`` more to finish."""
     in_flight: int = 512
     stall_s: float = 30.0
-    """Longest wait for a first token or between two."""
+    """Maximum wait for a first token or between two."""
     retries: int = 0
     """How often a request that is refused (429 or 503) is sent again: after as long as the server asks, else after half a second,
     doubled each time. Its first token is counted from when it was due."""
@@ -79,7 +79,7 @@ class Answer:
     """When each event with text came."""
     finish_s: float | None = None
     prompt_tokens: int | None = None
-    """As the server counted them; None where it did not say."""
+    """Token count from the server; None without one."""
     output_tokens: int | None = None
     failure: str | None = NOT_SENT
     status: int | None = None
@@ -90,7 +90,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """All answers, in the order of their requests. ``stopped`` says why the run ended before its time; empty when it did not."""
+    """All answers, in the order of their requests. ``stopped`` is the reason for an early end; empty without one."""
 
     url: str
     model: str
@@ -103,7 +103,7 @@ class Measurement:
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """What is asked of a server, and how it counts."""
+    """Server to query, and how it counts tokens."""
 
     address: Address
     model: str
@@ -113,7 +113,7 @@ class Endpoint:
     tokens_per_word: float
     extra_tokens: float
     extras: Mapping[str, Any]
-    """Of :data:`EXTRAS`, what the server takes."""
+    """Those of :data:`EXTRAS` that the server accepts."""
 
 
 def measure(
@@ -168,8 +168,8 @@ def _status_hint(status: int) -> str:
 
 
 async def _model(address: Address, wanted: str | None, headers: Mapping[str, str]) -> tuple[str, list[str]]:
-    """The model to ask for, and those that the server lists. A list that cannot be had or lacks the one named is no refusal:
-    ``transformers serve`` lists what is in a folder of its own, not what it serves."""
+    """The model to request, and those that the server lists. A missing list, or one without the named model, is not an error:
+    ``transformers serve`` lists a local folder, not the models it serves."""
     try:
         listed = await get_json(address, "/models", headers)
     except HttpError as error:
@@ -211,8 +211,8 @@ async def _probed(address: Address, model: str, headers: Mapping[str, str]) -> E
 async def _counted(
     address: Address, path: str, headers: Mapping[str, str], body: Mapping[str, Any], extras: dict[str, Any]
 ) -> int | None:
-    """Tokens of a prompt as the server counts them, None where it does not say. A field of ``extras`` that the server's refusal
-    names is left out of them."""
+    """Tokens of a prompt as the server counts them, None if it does not report them. A field of ``extras`` named in the
+    server's refusal is removed."""
     while True:
         try:
             async for event in stream_events(address, path, headers, {**body, **extras}):
@@ -229,7 +229,7 @@ async def _counted(
 
 
 def _body(model: str, path: str, prompt: str, tokens: int) -> dict[str, Any]:
-    """What is posted, without :data:`EXTRAS`."""
+    """Request body, without :data:`EXTRAS`."""
     asked: dict[str, Any] = {"messages": [{"role": "user", "content": prompt}]} if "chat" in path else {"prompt": prompt}
     return {"model": model, **asked, "max_tokens": tokens, "temperature": 0.0, "stream": True}
 
@@ -266,7 +266,7 @@ class _Run:
         )
 
     async def go(self) -> None:
-        """Send everything, wait for the answers, give up what lasts too long."""
+        """Send everything, wait for the answers, and give up on those that take too long."""
         self.begun = time.perf_counter()
         sending = asyncio.create_task(self._send_closed(self.closed) if self.closed else self._send_open())
         gone = asyncio.create_task(self.over.wait())
@@ -378,7 +378,7 @@ def _count(value: Any) -> int | None:
 
 
 def _has_text(event: Mapping[str, Any]) -> bool:
-    """Whether an event brings tokens; chat servers begin with one that names the role only."""
+    """Whether an event contains tokens; chat servers begin with one that has the role only."""
     choice = as_object(next(iter(_rows(event.get("choices"))), None))
     delta = as_object(choice.get("delta"))
     if delta:

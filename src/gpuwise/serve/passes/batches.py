@@ -1,12 +1,12 @@
-"""Requests that run in batches, each a pass through the model: a request waits until a device is free; then all that wait, at
-most ``most``, run as one batch of ``t(B)`` seconds and are answered together:
+"""Requests that run in batches, each a pass through the model: a request waits until a device is free; then all waiting requests,
+at most ``most``, run as one batch of ``t(B)`` seconds and are answered together:
 
     latency = wait + t(B)
     full rate = max over B of B / t(B)
 
-A batcher may hold a batch back until it is full or its oldest request has waited ``delay`` (dynamic batching with a queue delay,
-as Triton's ``max_queue_delay_microseconds``), or until it is full whatever it takes (static). The largest rate keeps the targets
-under Poisson arrivals. Several devices share one queue.
+A batcher may delay a batch until it is full or its oldest request has waited ``delay`` (dynamic batching with a queue delay,
+as Triton's ``max_queue_delay_microseconds``), or until it is full without a time limit (static). The largest rate meets the
+targets under Poisson arrivals. Several devices share one queue.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ GROWS = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Batcher:
-    """How batches form: of at most ``most`` items (None: what the device holds), begun when full or when the oldest has waited
-    ``delay_s``; ``math.inf`` waits for a full one."""
+    """Rule for forming batches: at most ``most`` items (None: as many as fit on the device), started when full or when the
+    oldest has waited ``delay_s``; ``math.inf`` waits for a full one."""
 
     most: int | None = None
     delay_s: float = 0.0
@@ -71,7 +71,7 @@ class BatchTimes:
         return float(np.interp(items, self.sizes, self.seconds))
 
     def up_to(self, most: int) -> BatchTimes:
-        """Of batches of at most ``most``; no more than there are."""
+        """Batch sizes up to ``most`` for the available number of items."""
         if most >= self.sizes[-1]:
             return self
         sizes = (*(b for b in self.sizes if b < most), most)
@@ -108,8 +108,8 @@ class PassPoint:
 def simulate(
     times: BatchTimes, rate_per_s: float, n: int | None = None, seed: int = 0, batcher: Batcher = AT_ONCE, devices: int = 1
 ) -> PassPoint:
-    """``n`` Poisson requests (None: as many as usual) at a rate, in batches of all that wait when one of ``devices``, which share
-    a queue, is free."""
+    """``n`` Poisson requests (None: the default number) at a rate. Whenever one of ``devices``, which share a queue, is free,
+    all waiting requests form a batch."""
     n = REQUESTS if n is None else n
     arrival = (unit_arrivals(n, 1.0, np.random.default_rng(seed)) / rate_per_s).tolist()
     most = times.sizes[-1]
@@ -120,7 +120,7 @@ def simulate(
     at = batches = 0
     while at < n:
         now = max(free[0], arrival[at])
-        if batcher.delay_s:  # full, or the oldest has waited, or nobody comes any more
+        if batcher.delay_s:  # full, or the oldest has waited, or no more requests arrive
             now = max(now, min(arrival[min(at + most, n) - 1], arrival[at] + batcher.delay_s))
         upto = at + 1
         while upto < n and upto - at < most and arrival[upto] <= now:
@@ -137,8 +137,8 @@ def simulate(
 
 
 def fewest(times: BatchTimes, targets: Sequence[Target], rate_per_s: float, each_per_s: float, batcher: Batcher) -> int:
-    """Devices that keep the targets at ``rate_per_s`` with one queue before them: no more than as many queues of ``each_per_s``
-    would take, and fewer where requests seldom wait while another device is free."""
+    """Minimum devices that meet the targets at ``rate_per_s`` with one shared queue: at most the number with separate queues
+    of ``each_per_s`` each, and fewer because a request never waits while another device is free."""
     apart = max(math.ceil(rate_per_s / each_per_s - 1e-9), 1)
     if math.isinf(batcher.delay_s):
         return apart
@@ -173,7 +173,8 @@ def largest(times: BatchTimes, targets: Sequence[Target], batcher: Batcher = AT_
 
 
 def _largest_static(times: BatchTimes, targets: Sequence[Target], batcher: Batcher) -> PassPoint | None:
-    """Too few requests wait for a batch to fill, too many for the device: the largest rate of those between that is kept."""
+    """Static batches take too long to fill at low rates and overload the device at high ones: the largest rate between that
+    meets the targets."""
     rate = times.sizes[-1] / times.seconds[-1]
     while rate > 1e-3 * times.full_per_s:
         point = simulate(times, rate, batcher=batcher)

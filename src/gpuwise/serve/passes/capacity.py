@@ -33,19 +33,19 @@ WORKLOADS = frozenset(workload for kind in KINDS for workload in kind.workloads)
 
 
 def kind_of(model: Model, workload: str) -> PassKind:
-    """What answers for ``model`` under ``workload``."""
+    """The kind of pass for ``model`` under ``workload``."""
     return next(kind for kind in KINDS if kind.takes(model, workload))
 
 
 def usual_workload(model: Model) -> str | None:
-    """Of a model that reads images or sound; None of one that reads text."""
+    """Default workload of a model that reads images or sound; None for one that reads text."""
     if not isinstance(model, Architecture) or model.kind == "vision":
         return "vision"
     return "speech" if reads_sound(model) else None
 
 
 def usual_target(workload: str) -> Target:
-    """Where none is given."""
+    """Default target."""
     return next((kind.target(workload) for kind in KINDS if workload in kind.workloads), USUAL_TARGET)
 
 
@@ -62,8 +62,8 @@ def version_of(engine: str, workload: str) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class PassQuestion:
-    """``requests_per_s`` None: as many as the accelerators carry; ``tokens`` of an item None: the usual ones; ``version`` of the
-    engine None: the newest. Raises InputError for targets of tokens, which nothing writes here."""
+    """``requests_per_s`` None: the maximum of the accelerators; ``tokens`` per item None: the default; ``version`` of the
+    engine None: the newest. Raises InputError for token targets, since nothing is generated token by token."""
 
     workload: str
     targets: tuple[Target, ...]
@@ -92,7 +92,7 @@ class PassCapacity:
     items: str
     """``passages``, ``pairs``, ``images``, ``videos`` or ``windows`` of sound."""
     tokens: int
-    """Of an item, of a window those that are written; 0 of images and videos that are made or that convolutions read."""
+    """Tokens per item; for a sound window those of the transcript; 0 for generated images and videos and for CNNs."""
     times: BatchTimes
     point: PassPoint | None
     each: Estimate | None
@@ -103,7 +103,7 @@ class PassCapacity:
 
     @property
     def alone_s(self) -> float:
-        """Seconds of an item that meets nobody."""
+        """Seconds of an item without others."""
         return self.times.of(1)
 
     @property
@@ -117,7 +117,7 @@ class PassCapacity:
 
     @property
     def alone_over_http_s(self) -> float | None:
-        """Seconds of one image that meets nobody and is sent as a tensor to a server; None where none is read."""
+        """Seconds of one image sent as a tensor to a server without other requests; None if the model reads no images."""
         return None if self.pixels is None else self.alone_s + server_adds_s(self.cluster.accelerator, self.pixels, 1)
 
     @property
@@ -131,12 +131,12 @@ class PassCapacity:
         return None if self.usd_per_hour is None else self.usd_per_hour / (self.rate_per_s * HOUR_S / MEGA)
 
     def affordable(self, budget_usd_per_hour: float | None) -> bool:
-        """Whether the targets are kept, within the budget."""
+        """Whether the targets are met within the budget."""
         usd = self.usd_per_hour
         return self.point is not None and (budget_usd_per_hour is None or (usd is not None and usd <= budget_usd_per_hour))
 
     def document(self) -> dict[str, object]:
-        """As JSON values."""
+        """JSON values."""
         point = self.point
         return {
             "model": self.arch.id,
@@ -164,8 +164,8 @@ class PassCapacity:
 def capacity_of_passes(
     arch: Model, cluster: Cluster, asked: PassQuestion, usd_per_hour: float | None = None, provider: str | None = None
 ) -> PassCapacity:
-    """Items a second with ``arch`` within the targets, on how many accelerators like ``cluster``'s. Raises InputError for a
-    model of another kind or one that does not fit, UnpredictableError without a rate."""
+    """Items per second of ``arch`` within the targets, and the number of accelerators like ``cluster``'s. Raises InputError
+    for a model of another kind or one that does not fit, UnpredictableError without a rate."""
     kind, targets, batcher, rate = kind_of(arch, asked.workload), asked.targets, asked.batcher, asked.requests_per_s
     items, length = kind.shape(arch, asked.workload, asked.tokens)
     times = kind.times(arch, cluster, length, asked.version)

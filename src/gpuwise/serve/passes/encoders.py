@@ -1,6 +1,6 @@
-"""Encoders, decoders that embed, and vision transformers: a batch is an iteration of so many sequences.
+"""Encoders, embedding decoders, and vision transformers: a batch is one iteration.
 
-An engine runs them as it does prompts; so do decoders that embed (Qwen3 Embedding).
+An engine runs them like prompts, including embedding decoders (Qwen3 Embedding).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from gpuwise.serve.passes.batches import BatchTimes
 from gpuwise.serve.passes.kind import Model, PassKind, batches_that_fit
 
 TEXT_TOKENS = 512
-"""Of a passage, and of a query with its passage: what encoders are cut to."""
+"""Tokens of a passage, or of a query with its passage: the limit of encoders."""
 
 
 class Encoders(PassKind):

@@ -1,8 +1,8 @@
-"""Images and videos, made one after the other: a batch of them takes as many times longer.
+"""Image and video generation, one after the other: a batch takes proportionally longer.
 
     t = steps of the counted kernels and the decoder (:mod:`gpuwise.serve.passes.diffusion`)
 
-or, of a network whose kernels were not counted,
+or, for a network whose kernels were not counted,
 
     t = evaluations x FLOP / (rate of long products x share), the share by the kind of network.
 """
@@ -26,16 +26,15 @@ from gpuwise.serve.passes.kind import Model, PassKind, room
 from gpuwise.units import GIB
 
 PRODUCT_SHARE = {"transformer": 0.47, "unet": 0.45}
-"""Of the rate of long products that a denoiser reaches whose kernels were not counted, and on a device for which they have no
-rate: FLUX.1-dev on H100 338 of 721 TFLOP/s and SD 3.5 Large 283 (ML.ENERGY
-leaderboard, bf16, batch 8); SDXL on A100 109 to 142 of 254 (PyTorch, "Accelerating generative AI part III")."""
+"""Share of the rate of long products reached by a denoiser whose kernels were not counted, or on a device without their rates:
+FLUX.1-dev on H100 338 of 721 TFLOP/s and SD 3.5 Large 283 (ML.ENERGY leaderboard, bf16, batch 8); SDXL on A100 109 to 142 of
+254 (PyTorch, "Accelerating generative AI part III")."""
 SHARE_LOG_SIGMA = 0.25
-"""Of that share between GPUs: 0.26 to 0.47 on the two of the leaderboard, about 0.6 on cards with slower products."""
+"""Spread of that share between GPUs: 0.26 to 0.47 on the two of the leaderboard, about 0.6 on cards with slower products."""
 IMAGE_TARGET = Target("e2e", 95.0, 10.0)
-"""Of an image where none is given: longer than ten seconds nobody keeps their mind on it (Nielsen, Usability Engineering, 1993,
-section 5.5)."""
+"""Default target of an image: attention is lost after ten seconds (Nielsen, Usability Engineering, 1993, section 5.5)."""
 VIDEO_TARGET = Target("e2e", 95.0, 3600.0)
-"""Of a video where none is given, an assumption: nobody waits before the screen, and an hour is before the next meeting."""
+"""Default target of a video, an assumption: a user does not watch it being generated, and needs it within an hour."""
 MADE = {"image": "images", "video": "videos"}
 
 

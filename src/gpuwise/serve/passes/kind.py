@@ -15,20 +15,20 @@ from gpuwise.serve.passes.batches import BatchTimes
 
 Model = Architecture | ConvNet | Denoiser
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128)
-"""Items of one batch whose times are worked out; between them they lie on lines."""
+"""Batch sizes that are evaluated; others are interpolated linearly."""
 USUAL_TARGET = Target("e2e", 95.0, 0.1)
-"""Where none is given: what one takes for at once is a tenth of a second (Miller 1968, doi 10.1145/1476589.1476628)."""
+"""Default target: a tenth of a second is perceived as instant (Miller 1968, doi 10.1145/1476589.1476628)."""
 
 
 class PassKind:
-    """What differs between kinds of passes; a subclass each."""
+    """Properties that differ between kinds of passes; one subclass each."""
 
     workloads: tuple[str, ...]
     versioned: bool = False
     """The version of the engine changes its times."""
 
     def target(self, workload: str) -> Target:
-        """Where none is given."""
+        """Default target."""
         return USUAL_TARGET
 
     def takes(self, model: Model, workload: str) -> bool:
@@ -36,7 +36,7 @@ class PassKind:
         raise NotImplementedError
 
     def shape(self, model: Model, workload: str, tokens: int | None) -> tuple[str, int]:
-        """What an item is called, and its tokens. Raises InputError where the model and the workload do not agree."""
+        """Name of an item, and its tokens. Raises InputError if model and workload do not match."""
         raise NotImplementedError
 
     def times(self, model: Model, cluster: Cluster, tokens: int, version: str | None) -> BatchTimes:
@@ -51,7 +51,7 @@ def room(accelerator: Accelerator) -> float:
 
 
 def batches_that_fit(name: str, accelerator: Accelerator, weights_bytes: float, item_bytes: float) -> tuple[int, ...]:
-    """Of :data:`BATCHES`. Raises InputError where none fits."""
+    """Those of :data:`BATCHES` that fit. Raises InputError if none does."""
     sizes = tuple(b for b in BATCHES if b * item_bytes <= room(accelerator) - weights_bytes)
     if not sizes:
         raise InputError(f"{name} does not fit {accelerator.name}", hint="take one with more memory")

@@ -1,25 +1,25 @@
-"""Speech written down in batches: an encoder over each window of sound, then a decoder that reads it at every token.
+"""Batched speech recognition: an encoder over each window of sound, then a decoder that attends to it at every token.
 
-For B windows of S encoded tokens (1,500 for 30 s), n tokens written of each, L_d decoder layers of hidden size H and A heads of
-size D, with the costs of the engine (:class:`gpuwise.serve.engines.costs.EngineCosts`) once an iteration:
+For B windows of S encoded tokens (1,500 for 30 s), n output tokens each, L_d decoder layers of hidden size H and A heads of size
+D, with the costs of the engine (:class:`gpuwise.serve.engines.costs.EngineCosts`) once an iteration:
 
     t(B) = encoder(B x S) + L_d kv(B x S) + sum over the n steps of (decoder(B, keys so far) + L_d cross(B))
     kv     [B S, H] x [H, 2 A D]: what the decoder sees of the sound, computed once
     cross  [B, H] x [H, A D], attention of one query over S keys, [B, A D] x [A D, H]
 
-A batch is answered together. Left out: the two convolutions of the stem (0.5 % of the encoder's FLOP) and the spectrogram, which
-the host computes.
+A batch is answered together. Not included: the two convolutions of the stem (0.5 % of the encoder's FLOP) and the spectrogram,
+which the host computes.
 
 vLLM captures no graph of such a model before version 0.13 (vllm-project/vllm pull request 30072); there a step of the decoder
-takes at least what the host needs to launch it,
+takes at least the host's launch time,
 
     step >= iteration + L_d eager
 
 with ``eager`` the mean of three published pairs of runs with and without graphs (:data:`EAGER_LAYER_S`).
 
-Checked under vLLM 0.10.1: Whisper large v3 on a T4, 30 windows in flight, writes 478 tokens a second (vllm-project/vllm issue
-25172), 498 here. One stream on an RTX A5000 (issue 24946) was logged at 60 to 70 tokens a second of large v3 and 135 of turbo: 43
-and 307 here, 175 and 807 by an engine with graphs. What the host does to the sound is not modelled.
+Checked under vLLM 0.10.1: Whisper large v3 on a T4, 30 windows in flight, generates 478 tokens a second (vllm-project/vllm
+issue 25172), 498 here. One stream on an RTX A5000 (issue 24946) was logged at 60 to 70 tokens a second of large v3 and 135 of
+turbo: 43 and 307 here, 175 and 807 by an engine with graphs. Audio processing on the host is not modelled.
 """
 
 from __future__ import annotations
@@ -51,21 +51,21 @@ from gpuwise.workload.transformer.parameters import count_parameters
 from gpuwise.workload.transformer.tables import encoder_side
 
 WINDOW_S = 30.0
-"""Of sound in a window of Whisper's (Radford et al. 2022, arXiv 2212.04356, section 2.2); shorter ones are padded."""
+"""Seconds of sound per Whisper window (Radford et al. 2022, arXiv 2212.04356, section 2.2); shorter ones are padded."""
 TOKENS_PER_WINDOW = 100
 """English is spoken at about 150 words a minute (National Center for Voice and Speech, ncvs.org), and a word is 4/3 of a token
 (OpenAI, What are tokens and how to count them)."""
 EAGER_LAYER_S = 0.72 * MILLI
-"""Host time of one layer of a decoder that vLLM launches kernel by kernel: of Qwen2.5-Omni-7B on A800 22 ms a token in 28 layers
-and 19.5 ms in 24 (vllm-project/vllm-omni issue 7960), of Voxtral-Mini-4B on H200 16.5 ms in 26 (vllm-project/vllm pull request
-51167), less the iteration's own time; they lie between 0.61 and 0.79. The operations of such a layer by themselves cost a quarter
-of it (``predict.step.host_time``): most is the engine's Python around them."""
+"""Host time of one layer of a decoder that vLLM launches kernel by kernel. Qwen2.5-Omni-7B on A800: 22 ms a token in 28 layers
+and 19.5 ms in 24 (vllm-project/vllm-omni issue 7960), Voxtral-Mini-4B on H200: 16.5 ms in 26 (vllm-project/vllm pull request
+51167), less the iteration's own time; between 0.61 and 0.79. The operations of such a layer alone cost a quarter of it
+(``predict.step.host_time``): most is the engine's Python around them."""
 PROMPT_TOKENS = 4
 """Start, language, task, no timestamps (arXiv 2212.04356, figure 1)."""
 
 
 SPEECH_TARGET = Target("e2e", 95.0, 1.0)
-"""Of a window of speech where none is given: a second does not break the flow of thought (Nielsen, Usability Engineering, 1993,
+"""Default target of a speech window: a second does not interrupt the flow of thought (Nielsen, Usability Engineering, 1993,
 section 5.5)."""
 
 
@@ -154,7 +154,7 @@ def speech_flop(arch: Architecture, tokens: int) -> float:
 
 
 def window_bytes(arch: Architecture) -> float:
-    """Of a window in 16 bits: keys and values of what is heard and written, and what the encoder works on."""
+    """Bytes of a window in 16 bits: keys and values of input and output, and the encoder's buffers."""
     encoder = _encoder(arch)
     keys = arch.n_layers * 2 * arch.heads * arch.head_dim * (encoder.seq_len + arch.max_seq_len)
     return 2.0 * (keys + encoder.seq_len * (4 * encoder.hidden + 2 * encoder.ffn))

@@ -1,8 +1,8 @@
-"""Serving engines simulated under load: which requests run in which step, and when their tokens come.
+"""Serving engines simulated under load: the requests of each step, and the times of their tokens.
 
-``pool_memory`` the blocks it has, ``texts`` and ``pool`` the prefix cache, ``budget`` vLLM's scheduler,
-``kernel_steps`` the seconds of steps from the kernels of an iteration, ``front`` what
-stands before the engine, ``server`` all of them at work, ``run`` what came of it.
+``pool_memory`` its number of blocks, ``texts`` and ``pool`` the prefix cache, ``budget`` vLLM's scheduler, ``kernel_steps``
+the seconds of steps from the kernels of an iteration, ``front`` the server in front of the engine, ``server`` all parts
+together, ``run`` the results.
 """
 
 from gpuwise.serve.load.requests import ClosedLoop, Requests, Texts

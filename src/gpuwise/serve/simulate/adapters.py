@@ -1,9 +1,9 @@
-"""Low-rank adapters served beside one model: what they hold, what a step pays for them.
+"""Low-rank adapters served with one model: their memory, and their time in a step.
 
-Each target of a layer has two products more, ``x A`` to the rank and back ``(x A) B``, as grouped kernels over the adapters of a
+Each target of a layer has two more products, ``x A`` to the rank and back ``(x A) B``, as grouped kernels over the adapters of a
 step (vllm lora/ops/triton_ops lora_shrink, lora_expand): they read the weights of each adapter in the step once and the rows of
-all tokens. Query, key and value share one pair of kernels, gate and up another. An engine holds ``resident`` adapters on
-the device (``max_loras``) and schedules no more at once; a prompt is found only under its own adapter.
+all tokens. Query, key and value share one pair of kernels, gate and up another. An engine has ``resident`` adapters on the device
+(``max_loras``) and schedules no more at once; prefix-cache hits are per adapter.
 
     bytes of one on a rank = sum of 2 r (in + out/t) (query, key, value, gate, up) and 2 r (in/t + out) (output, down)
 """
@@ -24,7 +24,7 @@ from gpuwise.serve.simulate.step_time import Steps
 F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
 BYTES = 2.0
-"""Of an adapter's weight: it is held in 16 bits whatever the model's format."""
+"""Bytes per adapter weight: 16 bits in every model format."""
 
 
 def targets(arch: Architecture, tp: int) -> list[tuple[float, float]]:
@@ -40,7 +40,7 @@ def targets(arch: Architecture, tp: int) -> list[tuple[float, float]]:
 
 
 def adapter_bytes(arch: Architecture, rank: int, tp: int) -> float:
-    """Of one adapter on a rank. Merged targets have an ``A`` each."""
+    """Bytes of one adapter on a rank. Merged targets have an ``A`` each."""
     merged = [3, 1, 2 if arch.gated_mlp else 1, 1]
     pairs = zip(targets(arch, tp), merged, strict=False)
     return arch.n_layers * BYTES * rank * sum(m * into + out for (into, out), m in pairs)
@@ -63,7 +63,7 @@ class AdapterSteps:
         self.host: Sequence[float] = plain.host
 
     def _more(self, tokens: I64, sequences: I64) -> F64:
-        """[N] seconds of the adapters of so many tokens [N] of so many sequences [N]."""
+        """[N] seconds of the adapters for the given tokens [N] of the given sequences [N]."""
         none, one = (np.interp(tokens, self._tokens, row) for row in self._cost)
         return np.where(tokens > 0, none + (one - none) * self._adapters.distinct(sequences), 0.0)
 
@@ -74,7 +74,7 @@ class AdapterSteps:
         return self.plain.mixed(decoding, cached_tokens, chunks) + float(added[0])
 
     def parts(self, decoding: I64, prompt_tokens: I64, cached_tokens: I64, n_steps: I64, total_s: F64) -> dict[str, float]:
-        """As of plain steps; what the adapters add is memory."""
+        """Parts of plain steps; the adapters' time counts as memory."""
         tokens, sequences = decoding + prompt_tokens, decoding + (prompt_tokens > 0)
         added = np.minimum(self._more(tokens, sequences) * n_steps, total_s)
         parts_s = self.plain.parts(decoding, prompt_tokens, cached_tokens, n_steps, total_s - added)

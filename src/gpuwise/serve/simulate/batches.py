@@ -1,10 +1,10 @@
-"""Several prompts read at once beside a batch that writes: mlx_lm.server (mlx-lm 0.32.0 generate.py, ``BatchGenerator._next``).
+"""Several prompts processed at once beside a decoding batch: mlx_lm.server (mlx-lm 0.32.0 generate.py, ``BatchGenerator._next``).
 
-A step first writes a token of each sequence. While fewer than ``limits.sequences`` write, requests that wait are taken in the
-order they came, so that at most ``limits.prompts`` are read. Each of those has its next ``limits.tokens`` tokens in this step, as
-rows of one batch padded to the longest; the last token of a prompt is a step by itself, and the first token of the answer is its
-result. Caches of sequences that ended are reused by prompts that begin alike (``LRUPromptCache``); here each place holds its last
-sequence. Nothing is sent back.
+A step first generates a token of each sequence. While fewer than ``limits.sequences`` decode, waiting requests are admitted in
+order of arrival, with at most ``limits.prompts`` prompts in progress. Each of those has its next ``limits.tokens`` tokens in
+this step, as rows of one batch padded to the longest; the last token of a prompt is a separate step, and the first token of
+the answer is its result. Caches of finished sequences are reused by prompts with the same beginning (``LRUPromptCache``); here
+each place stores its last sequence. There is no preemption.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ class BatchesEngine(SlotsEngine):
     def __init__(self, prompt: Sequence[int], output: Sequence[int], runs: Runs, limits: Limits, time: StepTime) -> None:
         super().__init__(prompt, output, runs, limits, time)
         self.reading: dict[int, int] = {}
-        """Of each prompt that was begun, the tokens that are computed."""
+        """Tokens to compute of each prompt in progress."""
 
     def step(self, arrival_s: float) -> None:
-        """One step, or as many without a prompt as end before ``arrival_s`` or the next event."""
+        """One step, or all steps without a prompt that end before ``arrival_s`` or the next event."""
         n = len(self.running) - len(self.reading)
         if n:
             self.pool.take(n)
@@ -43,7 +43,7 @@ class BatchesEngine(SlotsEngine):
             self._decode_stretch(n, False, arrival_s)
 
     def _take(self) -> None:
-        """Requests that wait, as many as there is place for."""
+        """Admit waiting requests while there is place."""
         while self.waiting and len(self.reading) < self.limits.prompts and len(self.running) < self.limits.sequences:
             request = self.waiting.popleft()
             slot, done = self._choose(request)
@@ -56,7 +56,7 @@ class BatchesEngine(SlotsEngine):
             self.reading[request] = done
 
     def _read(self, chunks: list[tuple[int, int]], ended: list[int]) -> None:
-        """The next chunk of every prompt that was begun."""
+        """Process the next chunk of every prompt in progress."""
         wanted = {r: self.prompt[r] - done - 1 for r, done in self.reading.items()}
         padded = min(max(wanted.values(), default=0), self.limits.tokens)
         for request, left in wanted.items():

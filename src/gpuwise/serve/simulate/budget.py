@@ -1,19 +1,19 @@
 """Steps under one token budget: vLLM's V1 scheduler (v1/core/sched/scheduler.py, ``schedule``).
 
-In each step the running requests come first, in the order they were admitted: one token for each that decodes, then the rest
-of a prompt that was begun. With the tokens that are left, waiting requests are admitted in the order they came while fewer
-than ``max_sequences`` run and the whole prompt fits into free blocks; the last prompt is cut to the tokens left. Where a
-running request needs a block and none is free, the one admitted last gives all of its back and waits at the head of the queue,
-to be computed anew; in such a step nothing is admitted.
+In each step the running requests come first, in the order they were admitted: one token for each that decodes, then the rest of a
+prompt in progress. With the remaining tokens, waiting requests are admitted in order of arrival while fewer than
+``max_sequences`` run and the whole prompt fits into free blocks; the last prompt is cut to the remaining tokens. If a running
+request needs a block and none is free, the one admitted last is preempted: it frees all its blocks and waits at the head of the
+queue, to be recomputed; in such a step nothing is admitted.
 
-An engine that schedules ahead settles what is in a step when the step before begins: a request that came after that waits one
-step more (async scheduling, v1/engine/core.py step_with_batch_queue).
+An engine that schedules ahead fixes the content of a step when the previous step begins: a later request waits one more step
+(async scheduling, v1/engine/core.py step_with_batch_queue).
 
-An engine with low-rank adapters runs so many of them at once: a request whose adapter would be one more is passed over, and keeps
-its place in the queue.
+An engine with low-rank adapters limits their number per step: a request whose adapter would exceed it is skipped, and keeps its
+place in the queue.
 
-Steps without a prompt in them are summed: as long as nobody arrives, finishes or lacks a block, step ``j`` takes
-``a + b (S + n j)``.
+Steps without a prompt are summed: as long as no request arrives, finishes or lacks a block, step ``j`` takes ``a + b (S + n
+j)``.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ class BudgetEngine(Engine):
     """Running requests first, then those that wait, out of the same tokens."""
 
     at_once = True
-    """Blocks are found as soon as the step that computes them is settled; else when it has ended."""
+    """Blocks can be hit as soon as the step that computes them is scheduled; otherwise when it has ended."""
 
     def step(self, arrival_s: float) -> None:
-        """One step, or as many without a prompt as end before ``arrival_s`` or the next event."""
+        """One step, or all steps without a prompt that end before ``arrival_s`` or the next event."""
         n = len(self.running) - (self.partial >= 0)
         pool = self.pool
         need = self.phases[-self.decoded % self.limits.block_tokens] if n else 0
@@ -61,11 +61,12 @@ class BudgetEngine(Engine):
     # --- prompts
 
     def _held_back(self, n: int, budget: int) -> bool:
-        """Whether prompts wait for more of them beside ``n`` decoding sequences."""
+        """Whether prompts are held back to collect more beside ``n`` decoding sequences."""
         return False
 
     def _go_on(self, budget: int, chunks: list[tuple[int, int]], ended: list[int]) -> tuple[int, bool]:
-        """The next chunk of the prompt that was begun; tokens left, and whether it lost its place for want of blocks."""
+        """The next chunk of the prompt in progress; returns the remaining tokens, and whether it was preempted for lack of
+        blocks."""
         size, pool = self.limits.block_tokens, self.pool
         request = self.partial
         new = min(self.wanted - self.done, budget)
@@ -86,7 +87,7 @@ class BudgetEngine(Engine):
         return budget - new, False
 
     def _admit(self, budget: int, chunks: list[tuple[int, int]], ended: list[int]) -> bool:
-        """Requests that wait, as many as fit; whether the next one only came too late for this step."""
+        """Admit the waiting requests that fit; returns whether the next one only arrived too late for this step."""
         skipped: list[int] = []
         late = self._admit_next(budget, chunks, ended, skipped)
         self.waiting.extendleft(reversed(skipped))
@@ -130,7 +131,7 @@ class BudgetEngine(Engine):
         return self.limits.sequences
 
     def _note_written(self, request: int) -> None:
-        """Answers that later prompts repeat can be found as far as they are written."""
+        """Answers that later prompts repeat can be hit as far as they are generated."""
         for run, _, _ in self.runs.segments(request):
             for writer in self.writers.get(run, ()):
                 self.pool.computed(writer, (self.running[writer] + self.decoded) // self.limits.block_tokens)

@@ -1,11 +1,12 @@
-"""An engine at work, whatever its policy: requests come, run step by step, grow by a token and a block at a time, and end.
+"""An engine with any policy: requests arrive, run step by step, grow by a token and a block at a time, and end.
 
-What is in a step is the policy's (:mod:`~gpuwise.serve.simulate.budget`, :mod:`~gpuwise.serve.simulate.prefill_first`,
-:mod:`~gpuwise.serve.simulate.no_evict`); its seconds are :mod:`~gpuwise.serve.simulate.step_time`'s. Steps without a prompt in
-them are summed: as long as nobody arrives, finishes or lacks a block, step ``j`` takes ``a + b (S + n j)``.
+The content of a step is decided by the policy (:mod:`~gpuwise.serve.simulate.budget`,
+:mod:`~gpuwise.serve.simulate.prefill_first`, :mod:`~gpuwise.serve.simulate.no_evict`); its seconds come from
+:mod:`~gpuwise.serve.simulate.step_time`. Steps without a prompt are summed: as long as no request arrives, finishes or lacks a
+block, step ``j`` takes ``a + b (S + n j)``.
 
-An engine that schedules ahead settles what is in a step when the step before begins: a request that came after that waits one
-step more (vllm v1/engine/core.py step_with_batch_queue; sglang managers/scheduler.py event_loop_overlap).
+An engine that schedules ahead fixes the content of a step when the previous step begins: a later request waits one more step
+(vllm v1/engine/core.py step_with_batch_queue; sglang managers/scheduler.py event_loop_overlap).
 """
 
 from __future__ import annotations
@@ -34,14 +35,14 @@ class Reserve:
     steps: int
     retract_tokens: int
     most_tokens: int
-    """Of one request that are counted."""
+    """Maximum tokens of one request that are counted."""
     fixed_whole: bool
-    """Answers of a fixed length are reserved whole, whatever the share."""
+    """Fixed-length answers are reserved in full, regardless of the share."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What bounds a step. ``reserve_prompt``: a request is admitted only if its whole prompt fits now, though it takes blocks
+    """Limits of a step. ``reserve_prompt``: a request is admitted only if its whole prompt fits now, although it takes blocks
     chunk by chunk."""
 
     tokens: int
@@ -52,19 +53,18 @@ class Limits:
     prefix_cache: bool = True
     reserve_prompt: bool = True
     ahead: bool = False
-    """What is in a step is settled when the step before it begins."""
+    """The content of a step is fixed when the previous step begins."""
     watermark_blocks: int = 0
     """Stay free when a request is admitted."""
     asked: int | None = None
-    """Tokens of an answer that requests allow (``max_tokens``), which engines that reserve ahead reserve; None: as many as
-    come."""
+    """Maximum output tokens of requests (``max_tokens``), which engines that reserve ahead reserve; None: the actual length."""
     adapters: int | None = None
     """Low-rank adapters that may be in one step; None: any."""
     reserve: Reserve | None = None
     prompts: int = 1
-    """That are read at once, each in chunks of ``tokens``, where a step has rows of several."""
+    """Prompts processed at once, each in chunks of ``tokens``, if a step has rows of several."""
     row_tokens: int = 1
-    """Of a step's tokens that a decoding sequence takes: with its guesses."""
+    """Tokens of a step per decoding sequence, draft tokens included."""
     prompt_tokens: int = 16384
     """Prompt tokens admitted at once beside ``tokens`` (SGLang's ``max_prefill_tokens``)."""
     wait_steps: int = 0
@@ -75,14 +75,14 @@ class Limits:
 
 @dataclass(slots=True)
 class Trace:
-    """What happened. ``first_s`` and ``finish_s`` [N] are the ends of the steps that gave the first and the last token. Stretches
-    are steps of the same sequences: when they begin, how many steps, sequences that decode, seconds of the first step, seconds
-    each next one takes more, tokens of prompts."""
+    """Result of a run. ``first_s`` and ``finish_s`` [N] are the ends of the steps with the first and last token. Stretches are
+    steps with the same sequences: start, number of steps, decoding sequences, seconds of the first step, increase per step,
+    prompt tokens."""
 
     first_s: list[float]
     finish_s: list[float]
     cached_tokens: list[int]
-    """[N] prompt tokens found in the prefix cache on first admission."""
+    """[N] prompt tokens that hit the prefix cache at first admission."""
     preemptions: int = 0
     steps: int = 0
     begin_s: list[float] = field(default_factory=list[float])
@@ -138,7 +138,7 @@ class Trace:
 
 
 class Engine:
-    """One engine at work on requests given by columns of lists: ``offer`` brings one, ``run_until`` goes on until a time."""
+    """One engine serving requests given as columns of lists: ``offer`` adds one, ``run_until`` advances to a time."""
 
     def __init__(self, prompt: Sequence[int], output: Sequence[int], runs: Runs, limits: Limits, time: StepTime) -> None:
         n = len(prompt)
@@ -149,10 +149,10 @@ class Engine:
         self.trace = Trace([math.nan] * n, [math.nan] * n, [-1] * n)
         self.waiting: deque[int] = deque()
         self.running: dict[int, int] = {}
-        """Of each running request the decode step at which it was admitted with its cached tokens: ``tokens - decoded``; in the
-        order of admission."""
+        """For each running request its decode step of admission and cached tokens, as ``tokens - decoded``; in order of
+        admission."""
         self.partial = -1
-        """The request whose prompt was begun, and ``done`` of its ``wanted`` tokens."""
+        """The request whose prompt is in progress, and ``done`` of its ``wanted`` tokens."""
         self.done: int = 0
         self.wanted: int = 0
         self.written = [0] * n
@@ -193,7 +193,7 @@ class Engine:
         return not (self.waiting or self.running)
 
     def next_finish_s(self) -> float:
-        """Before which no request ends: none of those that decode has fewer tokens left, and prompts only add to a step."""
+        """Time before which no request ends: no decoding one has fewer tokens left, and prompts only lengthen a step."""
         if self.waiting or self.partial >= 0 or not self.finishing:
             return self.now
         n, time = len(self.running), self.time
@@ -206,7 +206,7 @@ class Engine:
             self.step(arrival_s)
 
     def step(self, arrival_s: float) -> None:
-        """One step, or as many without a prompt as end before ``arrival_s`` or the next event."""
+        """One step, or all steps without a prompt that end before ``arrival_s`` or the next event."""
         raise NotImplementedError
 
     def _decode_stretch(self, n: int, once: bool, arrival_s: float) -> None:
@@ -425,10 +425,10 @@ class Engine:
             self.active = {self.adapter[r] for r in self.running}
 
     def _pass_over(self, skipped: list[int]) -> bool:
-        """Move the requests at the head of those that wait to ``skipped`` whose adapter beside the active ones would be
-        more than the engine runs at once (vllm v1/core/sched/scheduler.py, ``max_loras``; sglang managers/scheduler.py,
-        ``can_schedule_lora_req``; TensorRT-LLM batch_manager/capacityScheduler.cpp, ``availablePeftPages``). False, and nothing
-        is moved, where that is so of all."""
+        """Move requests at the head of the queue to ``skipped`` if their adapter would exceed the engine's number of active
+        ones (vllm v1/core/sched/scheduler.py, ``max_loras``; sglang managers/scheduler.py, ``can_schedule_lora_req``;
+        TensorRT-LLM batch_manager/capacityScheduler.cpp, ``availablePeftPages``). False, without a move, if that applies to
+        all."""
         waiting, adapter, most, active = self.waiting, self.adapter, self.limits.adapters, self.active
         if active is None or adapter is None or most is None or len(active) < most:
             return True
@@ -439,7 +439,7 @@ class Engine:
         return True
 
     def _preempt(self, request: int) -> None:
-        """The request gives its blocks back and waits at the head, to be computed anew."""
+        """Preempt the request: free its blocks and put it at the head of the queue, to be recomputed."""
         self.trace.preemptions += 1
         if request == self.partial:
             del self.running[request]

@@ -1,14 +1,14 @@
-"""Speculative decoding: a draft guesses tokens, one step of the model checks them all.
+"""Speculative decoding: a draft proposes tokens, one step of the model verifies them all.
 
-With ``k`` guesses of which a step keeps ``L`` tokens on average (its own with them, between 1 and ``k + 1``), a token takes
+With ``k`` draft tokens and ``L`` tokens per step on average (its own included, between 1 and ``k + 1``), a token takes
 
     ((work((k + 1) n) + attention) + k d (fixed(n) + slope(n) S) + host(n)) / L
 
-seconds of ``n`` sequences whose caches hold ``S`` tokens: the products run over ``k + 1`` rows of each, the caches are read once,
-and each guess takes the share ``d`` of a step; ``host`` is the scheduler's time where it waits for what was kept. It loses where
-rows cost more than the kept tokens bring: at large batches, or with few kept. Tokens come in bursts of ``L``; here they are
-spread evenly. ``L`` differs by model and text (SemiAnalysis InferenceX, golden_al_distribution: 2.5 to 3.4 for three guesses on
-code).
+seconds for ``n`` sequences with ``S`` cached tokens: the products run over ``k + 1`` rows of each, the caches are read once,
+and each draft token takes the share ``d`` of a step; ``host`` is the scheduler's time if it waits for the accepted tokens.
+Drafts are slower if rows cost more than the accepted tokens save: at large batches, or with few accepted. Tokens arrive in
+bursts of ``L``; here they are spread evenly. ``L`` differs by model and text (SemiAnalysis InferenceX, golden_al_distribution:
+2.5 to 3.4 for three guesses on code).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ I64 = NDArray[np.int64]
 
 
 def draft_share(arch: Architecture) -> float:
-    """Of a step's time: a draft of one layer and the head, by the weights they read."""
+    """Share of a step's time for a draft of one layer and the head, by the weights they read."""
     head = arch.vocab * arch.hidden
     part = head / max(count_parameters(arch).total - head, head)
     return part + (1.0 - part) / arch.n_layers
@@ -59,7 +59,7 @@ class DraftSteps:
         return seconds + float(self._added[decoding]) + float(self._steeper[decoding]) * cached_tokens
 
     def parts(self, decoding: I64, prompt_tokens: I64, cached_tokens: I64, n_steps: I64, total_s: F64) -> dict[str, float]:
-        """As of plain steps, scaled to the time there is."""
+        """Parts of plain steps, scaled to the total time."""
         parts_s = self.plain.parts(decoding, prompt_tokens, cached_tokens, n_steps, total_s)
         factor = float(total_s.sum()) / max(sum(parts_s.values()), 1e-300)
         return {name: seconds * factor for name, seconds in parts_s.items()}

@@ -29,28 +29,28 @@ class Front:
     answer_s: float = 0.0
     answer_token_s: float = 0.0
     attention_slowdown: float = 1.0
-    """Of decode attention in an engine's step over the kernel by itself, on top of all kernels'."""
+    """Slowdown of decode attention in an engine's step relative to the kernel alone, on top of all kernels'."""
     eager_layer_s: float = 0.0
-    """Host time of a layer in a step of more tokens than the largest graph, which the host launches; 0: not known."""
+    """Host time per layer of a step with more tokens than the largest graph, which the host launches; 0: unknown."""
     eager_experts_layer_s: float = 0.0
     """The same of a network of experts."""
     eager_latent_layer_s: float = 0.0
-    """The same of one whose attention is latent, about twice as many kernels; 0: as of other experts."""
+    """The same for latent attention, with about twice as many kernels; 0: as for other experts."""
     ttft_log_sigma: float | None = None
-    """Of measured over predicted time to the first token of closed loops; None: as of loads at a rate."""
+    """Standard deviation of log(measured / predicted) time to first token of closed loops; None: as for loads at a rate."""
     throughput_log_sigma: float | None = None
-    """Of measured over predicted throughput of requests that all come at once; None: as a step's."""
+    """The same for throughput of requests that all arrive at once; None: as for a step."""
 
     def eager_s(self, arch: Architecture) -> float:
-        """Host seconds at least of a step of ``arch`` that the host launches; 0 where they are not known."""
+        """Minimum host seconds of a step of ``arch`` that the host launches; 0 if unknown."""
         experts = (arch.mla is not None and self.eager_latent_layer_s) or self.eager_experts_layer_s
         return arch.n_layers * (self.eager_layer_s if arch.moe is None else experts)
 
 
 def front_of(config: EngineConfig, *, in_process: bool = False) -> Front:
-    """Of the engine at its version: of the newest fit that is not younger, else of the oldest; of an engine that no load was
-    measured with, the costs of its iterations alone. ``in_process``: where a program calls the engine and a server would slow its
-    steps."""
+    """Front of the engine at its version, from the newest fit that is not newer, else from the oldest; for an engine without
+    measured loads, only the costs of its iterations. ``in_process``: a program calls the engine, without a server that slows
+    its steps."""
     entries: list[dict[str, Any]] = [e for e in load_json("load")["engines"] if e["engine"] == config.engine]
     if config.program.whole_steps:
         return Front(EngineCosts(1.0, 1.0, 1.0, 0.0, 0.0, 0.0))
@@ -67,18 +67,17 @@ def front_of(config: EngineConfig, *, in_process: bool = False) -> Front:
 
 
 def kind_of(arch: Architecture) -> str:
-    """What of a model an engine has kernels of its own for."""
+    """Kind of model for which an engine has special kernels."""
     return "latent attention" if arch.mla is not None else "dense layers" if arch.moe is None else "experts"
 
 
 BIAS = 1.15
-"""Median of predicted over measured time of an engine's runs, or its inverse, from which an answer says it."""
+"""Median ratio of predicted to measured time of an engine's runs, or its inverse, above which an answer reports it."""
 
 
 def known_error(arch: Architecture, accelerator: Accelerator, engine: str) -> str | None:
-    """That no run of such a model by the engine on the accelerator was compared with what is predicted of it, or by how much
-    those that were are off: runs of the very model, where there are some. None where they agree, and for engines whose runs are
-    not told apart so."""
+    """Note on the known error: no run of such a model by the engine on the accelerator was compared with the prediction, or
+    the error of those that were (of the same model, if any). None if they agree, and for engines without such a comparison."""
     of_engine: dict[str, dict[str, list[Any]]] | None = load_json("load")["checked"].get(engine)
     if of_engine is None:
         return None

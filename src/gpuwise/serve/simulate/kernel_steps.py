@@ -33,7 +33,7 @@ _QUERIES = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 3276
 _MANY = 512
 _CONTEXTS = (0, 256, 1024, 4096, 16384, 65536)
 MOST_CHUNKS = 4096
-"""Prompt chunks whose seconds are kept."""
+"""Maximum number of prompt chunks whose seconds are cached."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +75,9 @@ def kernel_tables(
     context: int,
     only: tuple[tuple[int, ...], tuple[int, ...]] | None = None,
 ) -> KernelTables:
-    """Tables for steps of up to ``most_sequences`` on a data-parallel group and ``most_tokens``, whose caches hold about
-    ``context`` tokens; ``only`` around so many sequences and tokens of prompts, where the times are the whole tables'.
-    Raises as :func:`~gpuwise.serve.iteration.device_times`."""
+    """Tables for steps of up to ``most_sequences`` on a data-parallel group and ``most_tokens``, with about ``context`` cached
+    tokens; ``only`` limits them to the neighbourhood of the given sequences and prompt tokens, where the times equal those of
+    the whole tables. Raises as :func:`~gpuwise.serve.iteration.device_times`."""
     rows = np.unique(
         np.concatenate([_thin(graph_sizes(min(most_sequences, 512))), _steps(512, most_sequences), [most_sequences]])
     )
@@ -118,7 +118,7 @@ def kernel_tables(
 
 
 def _around(grid: I64, values: Sequence[int]) -> I64:
-    """The first two points of a grid and those between which ``values`` lie."""
+    """The first two points of a grid and those between which ``values`` are."""
     at = np.searchsorted(grid, np.array(values, np.int64))
     return grid[np.unique(np.clip(np.concatenate([[0, 1], at - 1, at]), 0, len(grid) - 1))]
 
@@ -140,12 +140,11 @@ def _steps(low: int, high: int, least: int = 128) -> I64:
 
 
 class KernelSteps:
-    """:class:`~gpuwise.serve.simulate.step_time.StepTime` of a layout under an engine's costs, ``layers_s`` those of its layers
-    together. ``host_s`` of a step and
-    ``host_sequence_s`` of each sequence in it are the scheduler's: beside the device where ``ahead``, else after it. A step of
-    more tokens than the largest graph, without ``prompt_graphs`` each that has a prompt, is launched by the host, in ``eager_s``
-    at least. ``sampling_s`` [0..most] of choosing the
-    tokens of so many sequences."""
+    """:class:`~gpuwise.serve.simulate.step_time.StepTime` of a layout under an engine's costs, ``layers_s`` those of its
+    layers together. ``host_s`` per step and ``host_sequence_s`` per sequence are the scheduler's: in parallel with the device
+    if ``ahead``, else after it. A step with more tokens than the largest graph (without ``prompt_graphs``, any step with a
+    prompt) is launched by the host, in at least ``eager_s``. ``sampling_s`` [0..most] is the sampling time by number of
+    sequences."""
 
     __slots__ = (
         "_alone",
@@ -247,7 +246,7 @@ class KernelSteps:
             attention += seen.get(chunk) or self._chunk(chunk)
         if tokens == decoding + len(chunks):  # a token of each, as in decode steps: those whose caches came from elsewhere
             captured = self._decode_graph
-        floor = self._chunk_floor  # one launch a layer, whatever is in it
+        floor = self._chunk_floor  # one launch per layer, whatever its content
         device = (
             self._alone[decoding]
             + _line(self._tokens, self._work, tokens)
@@ -283,7 +282,7 @@ class KernelSteps:
         return {name: float((column * n_steps).sum()) for name, column in columns.items()}
 
     def _chunk(self, chunk: tuple[int, int]) -> float:
-        """Seconds of one prompt chunk's attention over all layers; kept, for the same requests come at every rate."""
+        """Seconds of one prompt chunk's attention over all layers; cached, as the same requests occur at every rate."""
         if len(self._seen) >= MOST_CHUNKS:
             self._seen.clear()
         seconds = self._seen[chunk] = self._chunk_s(*chunk)

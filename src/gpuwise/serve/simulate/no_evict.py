@@ -1,18 +1,19 @@
-"""Requests that are never sent back: what is admitted has blocks to its end.
+"""Requests that are never preempted: an admitted request has blocks to its end.
 
 TensorRT-LLM's GUARANTEED_NO_EVICT (cpp/tensorrt_llm/batch_manager/capacityScheduler.cpp, GuaranteedNoEvictScheduler; 1.2): a
 request is admitted if the blocks of its prompt and of the longest answer it allows are free beside those that all running ones
-still need for theirs. One whose next missing block another request of the same step computes waits for that step. Steps are
-filled as under a token budget (microBatchScheduler.cpp): running sequences, then prompts, whole unless chunks are allowed; a
-whole prompt counts in full, whatever of it is cached. MAX_UTILIZATION admits what fits now and starts the last one anew when
-blocks run out, as :mod:`~gpuwise.serve.simulate.budget` does. Told to (_torch/pyexecutor/scheduler, ``_apply_batch_waiting``),
-prompts that could run beside decoding sequences wait a number of steps for more of them, their whole lengths counting.
+still need. A request whose next missing block is being computed by another request of the same step waits for that step. Steps
+are filled as under a token budget (microBatchScheduler.cpp): running sequences, then prompts, whole unless chunks are allowed; a
+whole prompt counts in full, regardless of its cached part. MAX_UTILIZATION admits what fits now and restarts the last one when
+blocks run out, like :mod:`~gpuwise.serve.simulate.budget`. With batch waiting (_torch/pyexecutor/scheduler,
+``_apply_batch_waiting``), prompts that could run beside decoding sequences wait a number of steps for more of them, counting
+whole lengths.
 
-A static batch (StaticBatchScheduler; and what libraries without an engine do): requests are admitted only when nothing runs, and
-rows of answers that have ended are computed until the last one ends.
+A static batch (StaticBatchScheduler; and libraries without an engine): requests are admitted only when nothing runs, and rows of
+answers that have ended are computed until the last one ends.
 
-llama.cpp (tools/server/server.cpp ``update_slots``): slots of a context of their own are never short of room; the tokens being
-written come first in a batch, then prompts up to ``n_batch``.
+llama.cpp (tools/server/server.cpp ``update_slots``): slots with a separate context never run out of room; decoded tokens come
+first in a batch, then prompts up to ``n_batch``.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from gpuwise.serve.simulate.texts import Runs
 
 
 class NoEvictEngine(BudgetEngine):
-    """TensorRT-LLM unless told otherwise."""
+    """TensorRT-LLM by default."""
 
     at_once = False
 
@@ -35,11 +36,11 @@ class NoEvictEngine(BudgetEngine):
         self.whole = [-(-(p + self._max_output(i)) // limits.block_tokens) for i, p in enumerate(prompt)]
         """Blocks of each request at the end of the longest answer it allows."""
         self.promised = 0
-        """Of all running requests together."""
+        """Blocks promised to all running requests together."""
         self.readers: list[tuple[int, int]] = []
         """Requests read in this step, and their whole blocks after it."""
         self.waited_steps = 0
-        """In which prompts were held back since the last that were not."""
+        """Number of consecutive steps in which prompts were held back."""
 
     def _held_back(self, n: int, budget: int) -> bool:
         limits = self.limits
@@ -55,7 +56,7 @@ class NoEvictEngine(BudgetEngine):
         return False
 
     def _ready_tokens(self, budget: int) -> int:
-        """Of the prompts that would be in this step, whole."""
+        """Tokens of the prompts ready for this step, counted in full."""
         limits, size = self.limits, self.limits.block_tokens
         tokens, running = 0, len(self.running)
         free = self.pool.free - (self.promised - self._blocks_held())
@@ -115,7 +116,7 @@ class NoEvictEngine(BudgetEngine):
         return late
 
     def _reader(self, ended: list[int]) -> int:
-        """Whose chunk is the first of this step."""
+        """Request whose chunk is the first of this step."""
         return ended[0] if self.partial < 0 else self.partial
 
     def _go_on(self, budget: int, chunks: list[tuple[int, int]], ended: list[int]) -> tuple[int, bool]:

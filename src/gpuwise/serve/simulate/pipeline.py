@@ -1,18 +1,18 @@
 """Steps in flight on pipeline stages: vLLM's V1 scheduler over a batch queue (v1/engine/core.py, ``step_with_batch_queue``).
 
-As many batches are in flight as there are stages. Each time a place is free, everything that is in no batch is scheduled as
-one batch, under the rules of one token budget: the requests of the batch that came back last, and those that wait. Requests that
-decode so keep together; of a long prompt the next chunk is scheduled while the one before is on its way. Batches pass the stages
-in order,
+As many batches are in flight as there are stages. Whenever a place is free, all requests outside a batch are scheduled as one
+batch, under the rules of one token budget: those of the batch that returned last, and waiting ones. Decoding requests therefore
+stay together; the next chunk of a long prompt is scheduled while the previous one is in flight. Batches pass the stages in order,
 
     start(i, k) = max(end(i - 1, k), end(i, k - 1)),    end(i, k) = start(i, k) + share(i) step(k)
 
-with the way of the activations between two stages as a stage of its own. Who comes in between waits for the next place. Rounds of
-batches that only decode, with nobody waiting, are summed: each takes what the slowest batch takes, or the busiest stage.
+with the transfer of activations between two stages as a separate stage. Requests that arrive in between wait for the next place.
+Rounds of decode-only batches without waiting requests are summed: each takes the time of the slowest batch, or of the busiest
+stage.
 
 A request that lacks a block takes it from those of its own batch admitted last; the engine would take it from the last of all.
-Scheduling time is hidden where the engine schedules one batch more than there are stages (vLLM's second model runner), else it
-follows each batch.
+Scheduling time is overlapped if the engine schedules one batch more than there are stages (vLLM's second model runner), else
+it follows each batch.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ from gpuwise.workload.transformer.parameters import count_parameters
 F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
 LEAST_ROUNDS = 3
-"""Of decoding alone that are summed."""
+"""Minimum number of decode-only rounds to sum."""
 HOP_TOKENS = (1, 32, 256, 2048, 16384)
-"""Of which the way between two stages is worked out; between them it is on lines."""
+"""Token numbers at which the transfer between two stages is evaluated; others are interpolated."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,14 +59,14 @@ class Stages:
     """One batch more than stages is scheduled ahead."""
 
     def seconds(self, step_s: float, tokens: int, prompts: bool) -> list[float]:
-        """Of each stage and each way between two, in order."""
+        """Seconds of each stage and each transfer between two, in order."""
         shares = self.prompt_shares if prompts else self.decode_shares
         found = [share * step_s for share in shares for _ in range(2)][:-1]
         found[1::2] = self.ways(tokens)
         return found
 
     def ways(self, tokens: int) -> list[float]:
-        """Seconds of so many tokens between each two stages."""
+        """Seconds to transfer that many tokens between neighbouring stages."""
         at = self.hop_tokens
         if len(at) == 1:
             return [hop[0] for hop in self.hops]
@@ -105,7 +105,7 @@ class _Batch(BudgetEngine):
         return self.busy
 
     def _take_prompt(self) -> None:
-        """The prompt that another batch begun goes on here."""
+        """Continue here a prompt that another batch started."""
         if self.partial >= 0:
             return
         for other in self.owner.batches:
@@ -148,7 +148,7 @@ class _Batch(BudgetEngine):
         return self.finishing[0][0] - self.decoded
 
     def skip(self, rounds: int, first_s: float, growth_s: float, seconds: float) -> None:
-        """So many steps of the same sequences, their blocks taken."""
+        """Advance by that many steps of the same sequences, allocating their blocks."""
         n = len(self.running)
         blocks = self.blocks_for(rounds)
         running = len(self.owner.running)
@@ -160,7 +160,7 @@ class _Batch(BudgetEngine):
         self.end_s += seconds
 
     def blocks_for(self, rounds: int) -> int:
-        """Blocks that so many further steps take; those of the one in flight are taken."""
+        """Blocks for that many further steps; those of the step in flight are already allocated."""
         size = self.limits.block_tokens
         whole, rest = divmod(rounds, size)
         at = -(self.decoded + self.busy) % size
@@ -206,7 +206,7 @@ class PipelineEngine(Engine):
         """When each stage, and each way between two, is done with the last batch."""
         self.scheduled_s = 0.0
         self.ways: dict[int, list[float]] = {}
-        """Of batches of so many tokens, as far as they came."""
+        """Transfer times by batch tokens, as far as they occurred."""
 
     @property
     def idle(self) -> bool:
@@ -223,7 +223,7 @@ class PipelineEngine(Engine):
             self.step(arrival_s)
 
     def step(self, arrival_s: float) -> None:
-        """Schedules a batch where there is a place and something for it, else waits for the oldest, or until ``arrival_s``."""
+        """Schedule a batch if there is a place and work for it; otherwise wait for the oldest, or until ``arrival_s``."""
         if self.waiting or [b for b in self.batches if b.partial >= 0]:
             for batch in self.batches:
                 if batch not in self.in_flight and self._launch(batch):
@@ -267,7 +267,7 @@ class PipelineEngine(Engine):
         return True
 
     def _skip(self, back: _Batch, arrival_s: float) -> None:
-        """Rounds of decoding alone until somebody ends, comes, or the blocks run out; ``back`` is in flight no more."""
+        """Decode-only rounds until a request ends or arrives, or the blocks run out; ``back`` is no longer in flight."""
         if not back.running or back.partial >= 0:
             return
         rounds = back.rounds_left()
@@ -332,11 +332,11 @@ class PipelineSteps:
         self.fixed, self.slope, self.host = plain.fixed, plain.slope, plain.host
 
     def mixed(self, decoding: int, cached_tokens: int, chunks: Sequence[tuple[int, int]]) -> float:
-        """As of plain steps."""
+        """As in plain steps."""
         return self.plain.mixed(decoding, cached_tokens, chunks)
 
     def parts(self, decoding: I64, prompt_tokens: I64, cached_tokens: I64, n_steps: I64, total_s: F64) -> dict[str, float]:
-        """As of plain steps, and ``pipeline``: batches that wait for each other, and the ways between stages."""
+        """Parts of plain steps, and ``pipeline``: batches that wait for each other, and transfers between stages."""
         fixed, slope = np.array(self.fixed, np.float64), np.array(self.slope, np.float64)
         cached = cached_tokens + decoding * (n_steps - 1) / 2.0
         own = n_steps * (fixed[decoding] + slope[decoding] * cached)

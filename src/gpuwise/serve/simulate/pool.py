@@ -1,9 +1,9 @@
-"""The pool of key-value blocks with a prefix cache, as vLLM's engine holds it, counted by runs instead of block by block.
+"""The pool of key-value blocks with a prefix cache, as in vLLM's engine, counted by runs instead of block by block.
 
-A block that no request holds is free, and while free it still is the cache: it keeps its tokens until it is taken for others,
-least recently freed first (vllm v1/core/block_pool.py, FreeKVCacheBlockQueue). A request gives its blocks back last first, so
-that of any run the end is lost before the beginning, and what is cached of a run is always its first blocks. Only whole
-blocks are found again (v1/core/kv_cache_manager.py, get_computed_blocks); of a block computed twice only the first copy is.
+A block that no request uses is free but still cached: its tokens stay valid until it is reused, least recently freed first
+(vllm v1/core/block_pool.py, FreeKVCacheBlockQueue). A request frees its blocks last first, so the end of a run is evicted
+before its beginning, and the cached part of a run is always its first blocks. Only whole blocks can be hit
+(v1/core/kv_cache_manager.py, get_computed_blocks); of a block computed twice only the first copy can.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from gpuwise.serve.simulate.texts import Runs, Segment
 ANONYMOUS = -1
 _RUN, _LOW, _HIGH = 0, 1, 2
 Entry = list[int]
-"""Free blocks ``low..high`` of a run, given back together; of no run: as many blocks nobody can find."""
+"""Free blocks ``low..high`` of a run, freed together; without a run: a number of blocks without cached content."""
 
 
 class BlockPool:
@@ -25,7 +25,8 @@ class BlockPool:
     __slots__ = ("_cached", "_debt", "_empty_first", "_end", "_free_runs", "_held", "_queue", "_uses", "free", "n_blocks", "runs")
 
     def __init__(self, n_blocks: int, runs: Runs, n_requests: int, cached: bool, *, empty_first: bool = False) -> None:
-        """``empty_first``: blocks nobody can find are taken before cached ones, whenever they were given back."""
+        """``empty_first``: blocks without cached content are taken before cached ones, regardless of the time of their
+        release."""
         self.n_blocks = n_blocks
         self.free = n_blocks
         self.runs = runs
@@ -39,7 +40,7 @@ class BlockPool:
         self._held: dict[int, list[tuple[Segment, int, bool]]] = {}
 
     def take(self, blocks: int) -> None:
-        """Takes free blocks; the caller has looked that there are as many."""
+        """Take free blocks; the caller has checked that there are enough."""
         self.free -= blocks
         self._debt += blocks
 
@@ -61,7 +62,7 @@ class BlockPool:
         return min(self._end[own], most)
 
     def idle_blocks(self, request: int, found: int) -> int:
-        """Of the first ``found`` blocks those that no request holds now."""
+        """Those of the first ``found`` blocks that no request uses now."""
         if not found:
             return 0
         idle = 0
@@ -75,7 +76,7 @@ class BlockPool:
         return idle
 
     def admit(self, request: int, found: int) -> None:
-        """The request holds its first ``found`` blocks, which were in the cache."""
+        """The request takes its first ``found`` blocks from the cache."""
         if not self._cached:
             return
         places: list[tuple[Segment, int, bool]] = []
@@ -92,7 +93,7 @@ class BlockPool:
             self._touch(self.runs.n_shared + request, found)
 
     def computed(self, request: int, blocks: int) -> None:
-        """The first ``blocks`` whole blocks of the request are computed, and can be found from now on."""
+        """The first ``blocks`` whole blocks of the request are computed, and can be hit from now on."""
         places = self._held.get(request)
         if not places:
             return
@@ -114,8 +115,8 @@ class BlockPool:
             places[i] = (segment, upto, False)
 
     def release(self, request: int, tokens: int, block_tokens: int, keep: int | None = None) -> None:
-        """The request gives back its blocks, of which ``tokens`` tokens are computed; of them the first ``keep`` (None: all) can
-        be found again."""
+        """Free the blocks of the request, of which ``tokens`` tokens are computed; the first ``keep`` of them (None: all) stay
+        cached."""
         blocks, whole = -(-tokens // block_tokens), tokens // block_tokens
         if keep is not None:
             whole = min(whole, keep // block_tokens)
@@ -132,7 +133,7 @@ class BlockPool:
                 self._end[own] = whole
                 self._give(own, own_block, whole)
         for (run, start, upto), mine, _ in reversed(places):
-            if blocks > mine:  # computed twice, or begun
+            if blocks > mine:  # computed twice, or partially filled
                 self._give(ANONYMOUS, max(mine, start), min(upto, blocks))
             if mine > start:
                 uses = self._uses[run]
@@ -160,7 +161,7 @@ class BlockPool:
             self._free_runs.setdefault(run, []).append(entry)
 
     def _touch(self, run: int, upto: int) -> None:
-        """The free ones of the first ``upto`` blocks of a run are held again. A run gives its end back first, so that its entries
+        """The free ones among the first ``upto`` blocks of a run are in use again. A run frees its end first, so its entries
         descend."""
         entries = self._free_runs.get(run)
         while entries:

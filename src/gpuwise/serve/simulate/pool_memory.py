@@ -1,12 +1,12 @@
-"""Blocks of key-value cache an engine finds room for when it starts.
+"""Number of key-value cache blocks that an engine allocates at start.
 
     pool = share total - weights - activations - outside torch - graphs (where its version counts them)      vLLM
     pool = share total - weights - outside torch                                                              SGLang
     pool = share (total - weights - activations - outside torch - graphs)                                     TensorRT-LLM
 
-``activations`` is the peak of the engine's own profiling run: the sampler's logits of as many sequences as may run, in fp32 with
-their copies, or the layers' buffers for a whole batch of prompt tokens, whichever is more; vLLM 0.19 logged both parts of 59
-starts on an H100 (``coefficients/serving/pool.json``).
+``activations`` is the peak of the engine's own profiling run: the sampler's logits of the maximum number of sequences, in fp32
+with their copies, or the layers' buffers for a whole batch of prompt tokens, whichever is more; vLLM 0.19 logged both parts of
+59 starts on an H100 (``coefficients/serving/pool.json``).
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from gpuwise.serve.simulate.slot_steps import slot_memory
 from gpuwise.units import GIB
 
 _USUAL_GRAPHS = 512
-"""Largest batch with a graph in the starts that were logged; with fewer sequences an engine captures no batch over twice as
-many (vllm config/vllm.py, _set_cudagraph_sizes)."""
+"""Largest batch with a graph in the logged starts; with fewer sequences an engine captures no batch above twice that number
+(vllm config/vllm.py, _set_cudagraph_sizes)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class WindowedPool:
     step_tokens: int
 
     def blocks_of(self, lengths: ArrayLike, weights: ArrayLike) -> int:
-        """As :meth:`PoolMemory.blocks_of`."""
+        """Same as :meth:`PoolMemory.blocks_of`."""
         size = self.layout.page_tokens
         tokens, weight = np.broadcast_arrays(np.maximum(np.asarray(lengths, np.float64), 1.0), np.asarray(weights, np.float64))
         pages = float((kv_pages(self.arch, tokens, self.layout) * weight).sum())
@@ -85,12 +85,12 @@ class PoolMemory:
 
     parts: EngineParts
     tokens: int
-    """As the engine logs them: every layer counted as if it kept all."""
+    """Number in the engine's log: every layer counted as if it cached all tokens."""
     blocks: int
     windowed: WindowedPool | None = None
-    """None: no layer gives back what is behind its window."""
+    """None: no layer frees the blocks behind its window."""
     sequences: int | None = None
-    """That fit at once, of a model that keeps a state of each and no tokens."""
+    """Sequences that fit at once, for a model with a state per sequence and no token cache."""
 
     def blocks_of(self, lengths: ArrayLike, weights: ArrayLike = 1.0) -> int:
         """Blocks for sequences of ``lengths`` tokens, in flight in proportion to ``weights``, each of which takes one for every
@@ -121,14 +121,15 @@ class PoolMemory:
 def engine_parts(
     arch: Architecture, accelerator: Accelerator, config: EngineConfig, options: Settings, rules: EngineRules
 ) -> EngineParts:
-    """What an engine takes before its cache, by the rule of its pool. Memory shared with a host is not all the engine's."""
+    """Memory an engine uses before its cache, by the rule of its pool. Memory shared with a host is not all available to the
+    engine."""
     c = load_json("pool")
     assert options.max_num_seqs is not None and options.memory_share is not None and options.max_num_batched_tokens is not None
     requested = usable_bytes(accelerator) * options.memory_share
     if accelerator.unified_memory:
         requested = min(requested, accelerator.memory_bytes * UNIFIED_SHARE)
     weights = rank_weights(arch, config, accelerator)
-    if options.adapters is not None:  # places for as many as run at once are taken when the engine starts
+    if options.adapters is not None:  # states for the maximum number of sequences are allocated when the engine starts
         weights += options.adapters.at_once * adapter_bytes(arch, options.adapters.rank, config.tp)
     ffn = arch.ffn if arch.moe is None else arch.moe.expert_ffn * arch.moe.n_active + arch.moe.shared_ffn
     layer = options.max_num_batched_tokens * 2.0 * (c["hidden_copies"] * arch.hidden + c["ffn_copies"] * ffn / config.tp)
@@ -152,7 +153,7 @@ def engine_parts(
 def pool_memory(
     arch: Architecture, accelerator: Accelerator, config: EngineConfig, options: Settings, rules: EngineRules
 ) -> PoolMemory:
-    """What the engine has for its cache. Raises NoRoomError where nothing is left."""
+    """Memory of the engine's cache. Raises NoRoomError if nothing is left."""
     assert options.block_size is not None
     if rules.pool == "slots":
         memory = slot_memory(arch, accelerator, config, options)

@@ -1,16 +1,15 @@
-"""Prompts first: a step either reads prompts or writes tokens.
+"""Prefill first: a step either processes prompts or decodes.
 
-vLLM's first engine (v0.6.6 core/scheduler.py, ``_schedule_default``): whole prompts in the order they came while they fit the
-tokens of a step and leave the watermark of blocks free; where a running sequence lacks a block, the one admitted last starts
-anew.
+vLLM's first engine (v0.6.6 core/scheduler.py, ``_schedule_default``): whole prompts in order of arrival while they fit in a
+step's tokens and leave the watermark of blocks free; if a running sequence lacks a block, the one admitted last restarts.
 
 SGLang (v0.5.23 managers/scheduler.py ``get_next_batch_to_run``; managers/schedule_policy.py ``PrefillAdder``): prompts are cut
-into chunks and a begun one is finished before anybody decodes. A request is admitted if its prompt, all tokens it may write and
-one page fit beside a share of what the running ones may still write; who does not fit closes the door until one ends. When the
-pool is full, those with the fewest tokens written, of them the longest prompts, are retracted to the tail of the queue
-(managers/schedule_batch.py ``retract_decode``), their prompts still in the cache, and the share is estimated anew. Its radix
-cache is held here token by token: evicted from the end of the text used longest ago, where SGLang drops a whole leaf, and of two
-copies of a prompt read at once both are held until their requests end.
+into chunks and a prompt in progress is finished before any decoding. A request is admitted if its prompt, its maximum output
+and one page fit beside a share of the remaining output of running ones; one that does not fit blocks admission until a request
+ends. When the pool is full, requests with the fewest output tokens (ties: the longest prompts) are retracted to the tail of
+the queue (managers/schedule_batch.py ``retract_decode``), their prompts still in the cache, and the share is re-estimated. Its
+radix cache is modelled token by token: evicted from the end of the least recently used text, where SGLang drops a whole leaf;
+two copies of a prompt processed at once both stay until their requests end.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ class PrefillFirstEngine(Engine):
     """vLLM's first engine."""
 
     full = False
-    """Nobody is admitted before a request ends."""
+    """No request is admitted before one ends."""
 
     def step(self, arrival_s: float) -> None:
         """A step of prompts if one can be read, else steps that decode."""
@@ -76,7 +75,7 @@ class PrefillFirstEngine(Engine):
         return False
 
     def _prompt_step(self, n: int, chunks: list[tuple[int, int]], readers: list[int], ended: list[int]) -> None:
-        """One step of prompts alone; what it read is found from the next one on."""
+        """One step of prompts alone; its tokens can be hit from the next step on."""
         if n:
             begin = self.now
             self._mixed_step(0, chunks, [])
@@ -94,11 +93,11 @@ class PrefillFirstEngine(Engine):
         return self._grow_one_by_one()
 
     def _decoded_steps(self, steps: int) -> None:
-        """So many steps decoded without a lack of blocks."""
+        """Decode that many steps without a lack of blocks."""
 
 
 class RadixEngine(PrefillFirstEngine):
-    """SGLang's engine: prefill first, prefixes found in a radix tree."""
+    """SGLang's engine: prefill first, prefixes matched in a radix tree."""
 
     def __init__(self, prompt: Sequence[int], output: Sequence[int], runs: Runs, limits: Limits, time: StepTime) -> None:
         super().__init__(prompt, output, runs, limits, time)
@@ -109,16 +108,16 @@ class RadixEngine(PrefillFirstEngine):
         self.asked_tokens = [self._max_output(i) for i in range(len(prompt))]
         self.clipped = max(self.asked_tokens, default=0) > self.rule.most_tokens
         self.left = 0
-        """Of the decoding requests together: tokens still allowed, plus the decode steps so far times their number."""
+        """Sum over the decoding requests: allowed remaining tokens, plus the decode steps so far times their number."""
 
     def offer(self, request: int, arrival_s: float) -> None:
-        """As every engine; one that was idle forgets what it learnt of answers."""
+        """As in every engine; an idle engine forgets its estimate of answer lengths."""
         if self.idle:
             self.ratio = self.rule.first
         super().offer(request, arrival_s)
 
     def _reserved(self) -> float:
-        """Tokens kept for those that decode."""
+        """Tokens reserved for decoding requests."""
         n = len(self.running) - (self.partial >= 0)
         if self.clipped:
             most, tokens, decoded = self.rule.most_tokens, self.asked_tokens, self.decoded
@@ -131,15 +130,15 @@ class RadixEngine(PrefillFirstEngine):
         return reserve * (1.0 if self.rule.fixed_whole and self.limits.asked is None else self.ratio)
 
     def _prompts(self, chunks: list[tuple[int, int]], readers: list[int], ended: list[int]) -> bool:
-        """A chunk of the prompt that was begun, then requests that wait, until tokens or room are spent. Those whose adapter
-        would be one too many are passed over, and keep their places."""
+        """A chunk of the prompt in progress, then waiting requests, until tokens or room run out. Requests whose adapter would
+        exceed the limit are skipped, and keep their places."""
         skipped: list[int] = []
         late = self._read(chunks, readers, ended, skipped)
         self.waiting.extendleft(reversed(skipped))
         return late
 
     def _read(self, chunks: list[tuple[int, int]], readers: list[int], ended: list[int], skipped: list[int]) -> bool:
-        """As ``_prompts``; who is passed over goes to ``skipped``."""
+        """Same as ``_prompts``; skipped requests go to ``skipped``."""
         limits, pool, waiting, rule = self.limits, self.pool, self.waiting, self.rule
         self._count_adapters()
         size, most = limits.block_tokens, self.rule.most_tokens

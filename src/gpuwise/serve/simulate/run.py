@@ -1,7 +1,7 @@
-"""What a simulated engine did with a load: latencies of each request, and what the engine was busy with.
+"""Results of a simulated engine under a load: latencies of each request, and the engine's time by part.
 
-Times to the first token and of the whole answer are the client's: with what stands before and after the engine. ITL, the gap
-between two tokens of an answer, is not kept by token: a stretch of steps says how many tokens had which gap.
+Times to first token and of the whole answer are the client's, including the server before and after the engine. ITL, the gap
+between two tokens of an answer, is not stored per token: a stretch of steps has the number of tokens for each gap.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ I64 = NDArray[np.int64]
 Metric = Literal["ttft", "tpot", "itl", "e2e"]
 METRICS: tuple[Metric, ...] = ("ttft", "tpot", "itl", "e2e")
 _SURELY = 1.0 + 1e-9
-"""Of a limit, from which no rounding decides whether it is missed."""
+"""Fraction of a limit beyond which rounding cannot decide whether it is missed."""
 _WAITED_SHARE = 0.125
-"""Of the rise: a queue that grows evenly makes requests wait half of it in the mean."""
+"""Share of the rise: with an evenly growing queue requests wait half of it on average."""
 TURNS = 3.0
-"""Times that requests stay for which they have to come, so that the first ones, which found an empty server, count for little."""
+"""Length of a run in mean request durations, so that the first requests, which met an empty server, count little."""
 _LEFT = 0.02
-"""Of the requests that came in half of that time, by how many more may be in the system at its end."""
+"""Allowed growth of the number of requests in the system at the end, relative to the arrivals in half of that time."""
 _GROWN, _CHANCE = 0.1, 2.0
-"""Of the requests in the system, and of their root, by how much more may be chance."""
+"""Growth attributed to chance, relative to the requests in the system and to their square root."""
 _TREND_SHARE = 1.0
-"""Of the median time to the first token: by how much it must rise from the first arrival to the last for a queue that grows."""
+"""Minimum rise of the time to first token from first to last arrival, relative to its median, for a growing queue."""
 
 
 def surely_missed(target: Target, least_s: F64, n: int) -> bool:
@@ -71,7 +71,7 @@ class Stretches:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Columns [N] by request; NaN where there is none (TPOT of an answer of one token)."""
+    """Columns [N] by request; NaN without a value (TPOT of an answer of one token)."""
 
     arrival_s: F64
     ttft_s: F64
@@ -80,24 +80,24 @@ class Run:
     output_tokens: I64
     prompt_tokens: I64
     cached_tokens: I64
-    """Of the prompt, found in the prefix cache."""
+    """Prompt tokens that hit the prefix cache."""
     stretches: Stretches
-    """Of all replicas, one after the other."""
+    """Stretches of all replicas, one after the other."""
     preemption_gaps_s: F64
     """Gaps that are of no step alone: with a preemption, or steps of others' prompts, in them; of ``gap_tokens`` tokens each."""
     gap_tokens: I64
     preemptions: int
     n_blocks: int
-    """Of one replica's pool."""
+    """Blocks of one replica's pool."""
     max_sequences: int
     max_tokens: int
     busy_s: Mapping[str, float]
     """Seconds the engine worked, by what they went to: compute, memory, communication, host."""
     log_sigma: float
-    """Of the steps' times."""
+    """Standard deviation of the log of the steps' times."""
     replicas: int = 1
     waited_s: float = 0.0
-    """Of all requests together, before they came to the engines that ``stretches`` are of."""
+    """Total waiting time of all requests before they reached the engines of ``stretches``."""
 
     def __len__(self) -> int:
         return len(self.arrival_s)
@@ -124,7 +124,7 @@ class Run:
 
     @property
     def prefix_hit_share(self) -> float:
-        """Of all prompt tokens, those found in the prefix cache."""
+        """Share of all prompt tokens that hit the prefix cache."""
         return float(self.cached_tokens.sum() / self.prompt_tokens.sum())
 
     def column(self, metric: Metric) -> F64:
@@ -172,7 +172,7 @@ class Run:
 
     @property
     def kv_fill(self) -> tuple[F64, F64]:
-        """When, and the share of blocks that requests held then."""
+        """Times, and the share of blocks in use then."""
         s = self.stretches
         return s.begin_s, 1.0 - s.free_blocks / self.n_blocks
 
@@ -207,9 +207,9 @@ class Run:
 
     @property
     def saturated(self) -> bool:
-        """The queue grows as long as requests come: fewer leave than come in the later part, the time to the first token rises
-        from the first arrival to the last by more than its median, and by more than chance, and requests wait for it (prompts of
-        a session grow with its calls as well, and take longer with nobody before them)."""
+        """Whether the queue grows as long as requests arrive: fewer leave than arrive in the later part, the time to first
+        token rises from first to last arrival by more than its median and more than chance, and requests wait (prompts of a
+        session also grow with its calls, and take longer without a queue)."""
         if len(self) < 20:
             return False
         t = self.arrival_s - self.arrival_s.mean()
@@ -228,8 +228,9 @@ class Run:
 
     @property
     def saturation(self) -> str:
-        """What most requests that waited waited for: ``sequences`` (as many run as may), ``kv_memory`` (no blocks), ``compute``
-        (the tokens of a step); ``none`` where they waited for less than a tenth of the mean time to the first token."""
+        """The resource that most waiting requests waited for: ``sequences`` (the maximum is running), ``kv_memory`` (no
+        blocks), ``compute`` (the tokens of a step); ``none`` if they waited for less than a tenth of the mean time to the
+        first token."""
         s = self.stretches
         waited = s.waiting * s.total_s
         if waited.sum() < 0.1 * np.nansum(self.ttft_s):

@@ -77,7 +77,7 @@ class Server:
 
     @cached_property
     def rules(self) -> EngineRules:
-        """What the engine does by itself: its defaults and policies."""
+        """Rules of the engine: its defaults and policies."""
         return engine_rules(self.config)
 
     @cached_property
@@ -87,17 +87,17 @@ class Server:
 
     @cached_property
     def front(self) -> Front:
-        """What stands between a client and the engine, and the engine's costs beside its kernels."""
+        """Server in front of the engine, and the engine's costs beside its kernels."""
         return self.costs or front_of(self.config, in_process=self.settings.in_process)
 
     @cached_property
     def memory(self) -> PoolMemory:
-        """What fills a rank. Raises InputError where nothing is left for the cache."""
+        """Memory of a rank by part. Raises InputError if nothing is left for the cache."""
         return pool_memory(self.attending, self.system.accelerator, self.config, self.options, self.rules)
 
     @cached_property
     def limits(self) -> Limits:
-        """What bounds a step. Raises as :attr:`memory`."""
+        """Limits of a step. Raises as :attr:`memory`."""
         s = self.options
         assert s.max_num_batched_tokens is not None and s.max_num_seqs is not None and s.block_size is not None
         blocks, of_states = s.kv_blocks or self.memory.blocks, self.memory.sequences
@@ -120,7 +120,8 @@ class Server:
         )
 
     def limits_of(self, requests: Requests) -> Limits:
-        """:attr:`limits` with as many blocks as the pool has for sequences of these lengths, and as the longest takes alone."""
+        """:attr:`limits` with the pool's number of blocks for sequences of these lengths, and the number that the longest
+        takes alone."""
         if self.options.kv_blocks or self.memory.windowed is None:
             return self.limits
         lengths = requests.prompt_tokens + requests.output_tokens / 2
@@ -129,7 +130,7 @@ class Server:
         return replace(self.limits, n_blocks=max(self.memory.blocks_of(lengths, requests.output_tokens), alone))
 
     def steps(self, context: int, only: tuple[tuple[int, ...], tuple[int, ...]] | None = None) -> Steps:
-        """Seconds of steps whose sequences hold about ``context`` tokens; ``only`` of so many sequences and tokens of prompts."""
+        """Step times for sequences with about ``context`` tokens; ``only`` for the given sequences and prompt tokens."""
         return _steps(self, 1 << max(int(context - 1).bit_length(), 5), only)
 
     def run(
@@ -153,8 +154,8 @@ class Server:
         return self.result(requests, arrival, engines, timed)
 
     def within(self, requests: Requests, targets: Sequence[Target]) -> Run | None:
-        """What :meth:`run` says of ``requests``, each at its time, by one replica; None as soon as one of ``targets`` is surely
-        missed, which a gap between tokens is not before the end. Raises as :meth:`run`."""
+        """Result of :meth:`run` for ``requests``, each at its time, on one replica; None as soon as one of ``targets`` is
+        surely missed (a target on gaps between tokens is decided only at the end). Raises as :meth:`run`."""
         self.check(requests, 1, "round_robin")
         front = self.front
         engines, timed = self.engines(requests, self.config.attention_dp)
@@ -188,7 +189,7 @@ class Server:
         return surely_missed(target, tpot, int(np.count_nonzero(requests.output_tokens > 1)))
 
     def engines(self, requests: Requests, copies: int, policy: type[Engine] | None = None) -> tuple[list[Engine], Steps]:
-        """So many idle engines for ``requests``, of another policy than its own if given, and the seconds of their steps."""
+        """The given number of idle engines for ``requests``, with another policy if given, and their step times."""
         limits = self.limits_of(requests)
         context = float(np.average(requests.prompt_tokens + requests.output_tokens / 2, weights=requests.output_tokens))
         timed = self._timed(self.steps(max(int(context), 1)), requests)
@@ -274,7 +275,7 @@ class Server:
             raise InputError(f"a prompt of {longest} tokens is longer than a step of {limits.tokens}", hint="let prompts be cut")
 
     def result(self, requests: Requests, arrival: F64, engines: Sequence[Engine], steps: Steps) -> Run:
-        """What engines that served ``requests``, sent at ``arrival``, did with them."""
+        """Results of engines that served ``requests`` sent at ``arrival``."""
         front, limits = self.front, engines[0].limits
         first, finish = _merged(engines, "first_s"), _merged(engines, "finish_s")
         output = requests.output_tokens
@@ -384,8 +385,7 @@ def _choose(engines: Sequence[Engine], request: int, sent: int, routing: str) ->
 def open_loop(
     engines: Sequence[Engine], at_s: Sequence[float], routing: str, lost: Callable[[int], bool] = lambda sent: False
 ) -> bool:
-    """Every request reaches an engine at its time; False where all is ``lost`` after so many were sent, which is asked a few
-    times on the way."""
+    """Send every request to an engine at its time; False if all is ``lost``, which is checked a few times on the way."""
     order = sorted(range(len(at_s)), key=at_s.__getitem__)
     each = max(len(order) // LOOKS, 1)
     for sent, request in enumerate(order):

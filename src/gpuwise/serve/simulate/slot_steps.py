@@ -27,7 +27,7 @@ I64 = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class SlotTables:
-    """What an answer says of the times beside them."""
+    """Further figures for an answer, beside the times."""
 
     log_sigma: float
     basis: Basis

@@ -1,10 +1,10 @@
-"""Slots that each hold one request: llama.cpp's server (tools/server/server.cpp ``update_slots``, build 6918).
+"""Slots of one request each: llama.cpp's server (tools/server/server.cpp ``update_slots``, build 6918).
 
-A request waits until a slot is free. Of free slots it goes to the one whose last sequence begins most like its prompt, if that is
-more than a tenth of the prompt (``slot_prompt_similarity``), else to the one used longest ago; what the two have in common is not
-computed again (``cache_prompt``), the rest of the slot is lost. In each batch the sequences that write have a token each, then
-prompts up to ``n_batch`` tokens, in the order they came (the server's order is that of its slots). A slot has a context of its
-own, so that nothing is ever sent back.
+A request waits until a slot is free. It goes to the free slot whose last sequence shares the longest prefix with its prompt,
+if that is more than a tenth of the prompt (``slot_prompt_similarity``), else to the least recently used one. The shared prefix
+is not recomputed (``cache_prompt``); the rest of the slot is lost. Each batch has one token per decoding sequence, then
+prompts up to ``n_batch`` tokens, in order of arrival (the server uses the order of its slots). A slot has a separate context,
+so there is no preemption.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ NOBODY = -1
 
 
 class SlotsEngine(BudgetEngine):
-    """``limits.sequences`` slots; ``limits.prefix_cache``: they keep what they held."""
+    """``limits.sequences`` slots; with ``limits.prefix_cache`` they keep their last content."""
 
     similar = 0.1
-    """Of the prompt, in common with a slot's last sequence, from which that slot is preferred."""
+    """Minimum share of the prompt in common with a slot's last sequence for that slot to be preferred."""
 
     def __init__(self, prompt: Sequence[int], output: Sequence[int], runs: Runs, limits: Limits, time: StepTime) -> None:
         super().__init__(prompt, output, runs, limits, time)
         self.pool = type(self.pool)(limits.n_blocks, runs, len(prompt), False)
         self.kept = [NOBODY] * limits.sequences
-        """Request whose sequence each slot held last."""
+        """Request whose sequence was last in each slot."""
         self.used = [0] * limits.sequences
         """When each slot was given back, counted."""
         self.given = 0

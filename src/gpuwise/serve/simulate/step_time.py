@@ -40,7 +40,7 @@ class StepTime(Protocol):
 
 
 class Spread(Protocol):
-    """How far times may be off, and what they stand on."""
+    """Uncertainty of the times, and their basis."""
 
     @property
     def log_sigma(self) -> float: ...

@@ -1,7 +1,7 @@
-"""Shared prompts as runs of blocks: what a prefix cache can find again.
+"""Shared prompts as runs of blocks, the unit of prefix-cache hits.
 
-A text is a run of tokens; a request writes the beginning of its text and then tokens of its own. Blocks of the pool are
-whole blocks of a run, so that a run cached up to some block is one number, however many blocks it has.
+A text is a run of tokens; a request has the beginning of its text and then unique tokens. Blocks of the pool are whole blocks
+of a run, so the cached part of a run is one number.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ import numpy as np
 from gpuwise.serve.load.requests import NO_PARENT, Requests
 
 Segment = tuple[int, int, int]
-"""A run, and the blocks of a request that lie in it: from (counted from the request's first) and to."""
+"""A run, and the range of a request's blocks in it (counted from the request's first block)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Runs:
-    """Runs ``0..n_shared-1`` are texts, run ``n_shared + i`` holds the tokens that request ``i`` shares with nobody."""
+    """Runs ``0..n_shared-1`` are texts, run ``n_shared + i`` has the unique tokens of request ``i``."""
 
     n_shared: int
     start: list[int]
@@ -27,7 +27,7 @@ class Runs:
     text: list[int]
     """[N] of each request; -1: none."""
     own_block: list[int]
-    """[N] block at which the tokens of its own begin."""
+    """[N] block at which its unique tokens begin."""
     _segments: dict[int, list[Segment]]
 
     def segments(self, request: int) -> list[Segment]:
@@ -51,8 +51,8 @@ class Runs:
 
 
 def runs_of(requests: Requests, block_tokens: int) -> Runs:
-    """``requests`` over blocks of ``block_tokens``. An answer continues its text as far as a prompt of that text reaches.
-    Of answers to one text written at the same time, the one that ends first is found."""
+    """``requests`` over blocks of ``block_tokens``. An answer continues its text as far as a prompt of that text reaches. Of
+    concurrent answers to one text, the one that ends first can be hit."""
     n = len(requests)
     if requests.text is None:
         return Runs(0, [], [], [NO_PARENT] * n, [0] * n, {})

@@ -1,1 +1,1 @@
-"""Makers of images and video: their networks, and the seconds of a generation."""
+"""Diffusion models for images and video: networks, and the seconds of a generation."""

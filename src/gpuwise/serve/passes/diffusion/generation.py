@@ -36,7 +36,7 @@ from gpuwise.workload.step import OpTable
 
 F64 = NDArray[np.float64]
 KERNEL = "fa2"
-"""What PyTorch's scaled_dot_product_attention and xDiT's ring and Ulysses attention run by default."""
+"""Default kernel of PyTorch's scaled_dot_product_attention and of xDiT's ring and Ulysses attention."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,14 +52,14 @@ class Generation:
     launches: float
     """Kernels launched, all steps together (a batch counts once)."""
     decode_s: float
-    """Of an image's decoder; 0 for video."""
+    """Seconds of an image's decoder; 0 for video."""
     video_pixels_s: float
     """Pixels of video over the peak rate, in pixel seconds a FLOP; 0 for images."""
     images: int
     """Pictures handed to the host as such; 0 for video."""
     log_sigma: float
     basis: Basis
-    """Of the kernels of a step."""
+    """Basis of the kernels of a step."""
 
     def seconds(self, c: dict[str, Any]) -> float:
         """Seconds of the whole call with the coefficients ``c`` of its program."""
@@ -97,14 +97,16 @@ def generations_on(
     frames: float = 0.0,
     degrees: tuple[int, int] = (1, 1),
 ) -> list[Generation]:
-    """[R] generations of so many pictures (or films of ``frames``) each, of ``size`` height and width, on devices of ``system``.
+    """[R] generations, each of the given number of images (or videos of ``frames``) with ``size`` height and width, on devices of
+    ``system``.
 
-    Their tokens are spread over the product of ``degrees``, of Ulysses and ring. Raises UnpredictableError where a kernel has
-    no rate."""
+    Their tokens are split over the product of ``degrees``, Ulysses and ring. Raises UnpredictableError where a kernel has no
+    rate.
+    """
     device, n = system.accelerator, degrees[0] * degrees[1]
     latents = model.latents(*size, frames)
     tokens = latents + model.text
-    prompt = model.text if model.text % n else model.text // n  # one that does not divide is on every device
+    prompt = model.text if model.text % n else model.text // n  # a tensor that does not divide is replicated on every device
     batch = np.array([b * model.passes for b in pictures], np.int64)
     mine = np.full(len(batch), max(1, latents // n + prompt))
     seen = np.full(len(batch), model.cross if model.linear else tokens)

@@ -2,9 +2,9 @@
 elementwise kernels between them.
 
 The dimensions are those of each model's ``transformer/config.json`` on Hugging Face. The chains are counted, not fitted: the
-blocks of diffusers 0.42.1 were captured (``gpuwise.capture``) at their published sizes in bf16, and their kernels that wait for
-memory summed by family and pattern (:class:`Chain`). The networks launch very different chains, 75 to 310 bytes for each token
-and channel of a layer, and they are 30 to 65 % of a step, which is why one factor cannot stand for all.
+blocks of diffusers 0.42.1 were captured (``gpuwise.capture``) at their published sizes in bf16, and their memory-bound kernels
+summed by family and pattern (:class:`Chain`). The networks launch very different chains, 75 to 310 bytes for each token and
+channel of a layer, and they are 30 to 65 % of a step, so one factor does not fit all.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from gpuwise.workload.step import OpTable, OpTableBuilder
 
 
 class Chain(NamedTuple):
-    """Kernels of one family and pattern that wait for memory: launches of a layer, and for each of its tokens and channels (of a
+    """Memory-bound kernels of one family and pattern: launches per layer, and for each of its tokens and channels (of a
     decoder: for each pixel) the bytes read, the bytes written and the elements visited; of norms the bytes of a row."""
 
     family: str
@@ -53,13 +53,14 @@ class Decoder:
 
 @dataclass(frozen=True, slots=True)
 class Diffuser:
-    """Dimensions of a diffusion transformer. ``width`` of the MLP, with the hidden size added where each
-    layer attends to the prompt besides (its query and output projections); ``text`` tokens beside the
-    latents; ``cross`` tokens of the prompt that each layer attends to by themselves; ``shrink`` pixels in a token's side;
-    ``frames`` of video in a latent frame; ``passes`` 2 with classifier-free guidance; ``kernels`` launched for a layer.
+    """Dimensions of a diffusion transformer. ``width`` of the MLP, plus the hidden size if each layer also attends to the prompt
+    (its query and output projections); ``text`` tokens beside the latents; ``cross`` tokens of the prompt in a separate cross
+    attention; ``shrink`` pixels in a token's side; ``frames`` of video in a latent frame; ``passes`` 2 with classifier-free
+    guidance; ``kernels`` launched for a layer.
 
-    ``linear``: size of the heads of an attention that is linear in the tokens (0: softmax), computed in fp32; ``filters`` of an
-    MLP that convolves. The attention over ``cross`` tokens then has ``heads`` of its own."""
+    ``linear``: size of the heads of an attention that is linear in the tokens (0: softmax), computed in fp32; ``filters`` of
+    an MLP that convolves. The attention over ``cross`` tokens then has separate ``heads``.
+    """
 
     layers: int
     hidden: int
@@ -104,8 +105,8 @@ class Diffuser:
 
 
 def step_table(model: Diffuser, batch: int, tokens: int) -> OpTable:
-    """What one pass runs beside the rows of :meth:`Diffuser.architecture`: ``batch`` sequences (guidance counted) of ``tokens``
-    tokens on this device."""
+    """Operations of one pass beside the rows of :meth:`Diffuser.architecture`: ``batch`` sequences (guidance counted) of
+    ``tokens`` tokens on this device."""
     to = OpTableBuilder()
     _chains(to, model.chains, float(model.layers), float(batch) * tokens * model.hidden)
     if model.linear:
@@ -281,7 +282,7 @@ _DC = Decoder(
         Chain("resampling", "", 5, 218, 872, 436),
     ),
 )
-"""diffusers' AutoencoderDC f32c32 (arXiv 2410.10733); the products of its linear attention, 5 % of its time, are left out."""
+"""diffusers' AutoencoderDC f32c32 (arXiv 2410.10733), without the products of its linear attention (5 % of its time)."""
 _WAN = (
     Chain("norm", "", 7.0, 18.16, 18.19, 6.05, 5124),
     Chain("elementwise", "broadcast", 17.2, 30.6, 32.27, 10.07),
