@@ -1,9 +1,8 @@
 """Shares of a processor's peak that published measurements reach (``coefficients/cpu.json``).
 
-Per kind of work the share is reached / peak at the all-core clock (for streams and decoding: over the
-channels' bandwidth). Readings of one processor are first averaged in log, then processors: the share is
-their geometric mean, its width that of one more processor. ``data/cpu_measured.csv`` holds every row with its
-source. Refit: ``python -m studies.cpu_fit``.
+Per kind of work the share is reached / peak at the all-core clock (for streams: over the channels' bandwidth). Readings of one
+processor are first averaged in log, then processors: the share is their geometric mean, its width that of one more processor.
+``data/cpu_measured.csv`` holds every row with its source. Refit: ``python -m studies.cpu_fit``.
 """
 
 from __future__ import annotations
@@ -20,13 +19,13 @@ from gpuwise.interval import Z80
 
 DATA = Path(__file__).parent / "data" / "cpu_measured.csv"
 SCHEMA = {
-    "kind": Field("text", choices=("product", "matrix", "network", "stream", "decode")),
+    "kind": Field("text", choices=("product", "matrix", "network", "stream")),
     "reached": Field("number"),
     "notes": Field("text", required=False),
     **dict.fromkeys(("cpu", "dtype", "source"), Field("text")),
 }
 MATRIX_UNITS = {"Apple": "matrix-apple", "Intel": "matrix-intel"}
-LEAST_SIGMA = {"matrix-intel": 0.5, "network": 0.25, "decode": 0.2}
+LEAST_SIGMA = {"matrix-intel": 0.5, "network": 0.25}
 """Judgement, not fit: kinds read on one to three processors, whose own spread says too little. AMX products
 of PyTorch ran at a quarter of the fastest ones (same source)."""
 
@@ -82,7 +81,7 @@ def rows() -> list[Record]:
 
 def peak_of(cpu: Cpu, row: Record) -> float:
     """What the reading is a share of: FLOP/s of its format, or bytes/s."""
-    if row.text("kind") in ("stream", "decode"):
+    if row.text("kind") == "stream":
         return cpu.memory_bandwidth_bytes_per_s
     if row.text("dtype") == "fp64":
         return cpu.peak("fp32") / 2  # half as many lanes

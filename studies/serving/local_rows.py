@@ -57,7 +57,7 @@ class Row:
 
     @property
     def fold(self) -> int:
-        return zlib.crc32("|".join(self.group).encode()) % FOLDS
+        return fold_of("|".join(self.group))
 
     @property
     def users(self) -> int:
@@ -98,6 +98,11 @@ class Row:
         longer = self.arch is not None and self.number.get("context_tokens", 0) > self.arch.max_seq_len
         reserved = self.text["source"].startswith("localmaxxing") and bool(_RESERVED.fullmatch(self.text["metric_kind"]))
         return not (longer or "wall" in self.text["metric_kind"] or (reserved and self.number.get("context_tokens", 0) >= 2048))
+
+
+def fold_of(text: str) -> int:
+    """One of :data:`FOLDS`, always the same."""
+    return zlib.crc32(text.encode()) % FOLDS
 
 
 def read_rows(folder: Path) -> list[Row]:

@@ -40,7 +40,7 @@ def test_a_processor_left_out_lies_within_the_others_interval() -> None:
 
 def test_shares_are_shares_and_judged_widths_are_kept() -> None:
     found = fit()["shares"]
-    assert set(found) == {"product", "network", "stream", "decode", *MATRIX_UNITS.values()}
+    assert set(found) == {"product", "network", "stream", *MATRIX_UNITS.values()}
     for kind, entry in found.items():
         assert 0.05 < entry["share"] < 1.0 and entry["log_sigma"] >= LEAST_SIGMA.get(kind, 0.05) and entry["measured"]
     assert found["network"]["share"] < found["product"]["share"]

@@ -1,22 +1,34 @@
 """Decode on a processor (CPU), as llama.cpp does it.
 
-    t = max(bytes of weights and caches / (s_decode B), FLOP / (s_network P32))
+    t = ((W + KV) / (s B))^p + (n N f / P32)^p)^(1/p) + k c b
+    s = s_kind (channels / 2)^a    at most 0.95
 
-``B`` the bandwidth of the memory channels, ``P32`` the fp32 peak at the all-core clock, ``s`` the shares that published
-measurements reach (``coefficients/cpu.json``).
+``W`` and ``KV`` bytes of weights and caches of ``n`` sequences, ``B`` the bandwidth of the memory channels, of which machines of
+a kind (desktop, laptop, server, board, phone) reach a share: what is in their slots is slower than the fastest that the vendor
+states, and with many channels one socket's cores do not draw it all. ``N`` weights take ``f`` operations each to unpack and to
+multiply, at the fp32 peak ``P32`` with all cores busy (the width of the vector unit, which the integer instructions share). The
+threads of ``c`` cores wait for one another ``b`` seconds a core after each of ``k`` operations of the graph
+(:func:`gpuwise.serve.streams.token_work`). Fitted by :mod:`studies.serving.processor_fit`
+(``coefficients/processor_stream.json``).
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 from gpuwise.errors import InputError
 from gpuwise.facts.hardware.cpus import Cpu
 from gpuwise.facts.models.architecture import Architecture
-from gpuwise.predict.cpu import CpuTime, share_of_peak
+from gpuwise.predict.coefficients import load_json
+from gpuwise.predict.cpu import CpuTime
 from gpuwise.predict.estimate import Estimate
-from gpuwise.predict.memory.kv_cache import kv_cache_bytes
-from gpuwise.serve.engines.llama_cpp import LAYOUT
-from gpuwise.serve.formats import weight_bytes_read
-from gpuwise.workload.transformer.tables import model_flop_per_token
+from gpuwise.serve.streams import TokenWork, token_work
+
+_VECTOR = 32.0
+"""fp32 operations a clock of a core whose peak is its matrix unit's (Apple's, four pipes of 128 bits): llama.cpp's own kernels
+run on the vector unit."""
+_MOST = 0.95
+"""Of the bandwidth, what a processor's memory controllers reach at best."""
 
 
 def token_time(cpu: Cpu, arch: Architecture, weights: str, *, context: float = 1024.0, batch: float = 1.0) -> CpuTime:
@@ -27,12 +39,25 @@ def token_time(cpu: Cpu, arch: Architecture, weights: str, *, context: float = 1
     """
     if not all(1.0 <= size < float("inf") for size in (context, batch)):
         raise InputError("decoding needs a context and a batch of at least 1")
-    cache = float(kv_cache_bytes(arch, context, LAYOUT.unpadded)) * batch
-    share, sigma, basis = share_of_peak(cpu, "decode")
-    memory = (weight_bytes_read(arch, weights) + cache) / (share * cpu.memory_bandwidth_bytes_per_s)
-    network, network_sigma, _ = share_of_peak(cpu, "network")
-    flop = batch * model_flop_per_token(arch, min(int(context), arch.max_seq_len)) / 3.0
-    compute = flop / (network * cpu.peak("fp32"))
-    slow = memory >= compute
-    time = Estimate.from_log_sigma(max(memory, compute), sigma if slow else network_sigma, basis)
-    return CpuTime(time, compute, memory, "fp32")
+    model = load_json("processor_stream")
+    memory, compute, wait = seconds_by_part(model, cpu, token_work(arch, weights, context, round(batch)), batch)
+    total = (memory ** model["overlap"] + compute ** model["overlap"]) ** (1.0 / model["overlap"]) + wait
+    basis = "fitted" if cpu.id in model["measured"] else "derived"
+    return CpuTime(Estimate.from_log_sigma(total, model["log_sigma"][_kind(model, cpu)], basis), compute, memory, "fp32")
+
+
+def seconds_by_part(model: dict[str, Any], cpu: Cpu, work: TokenWork, batch: float = 1.0) -> tuple[float, float, float]:
+    """Seconds of memory, of arithmetic and of waiting for other threads; the first two overlap."""
+    channels = max(cpu.memory_channels, 2.0) / 2.0
+    share = min(model["share"][_kind(model, cpu)] * channels ** model["channels_exponent"], _MOST)
+    memory = (work.weight_bytes + work.cache_bytes) / (share * cpu.memory_bandwidth_bytes_per_s)
+    cores, peak = cpu.cores + cpu.efficiency_cores, cpu.peak("fp32")
+    if "fp32" in cpu.matrix_dtypes and cpu.allcore_hz:
+        peak = min(peak, _VECTOR * cores * cpu.allcore_hz)
+    compute = batch * work.weights * model["flop_per_weight"]["half" if work.wide else "quantised"] / peak
+    return memory, compute, work.launches * cores * model["wait_s"]
+
+
+def _kind(model: dict[str, Any], cpu: Cpu) -> str:
+    """Of the machine; one that nobody told is a desktop."""
+    return cpu.kind if cpu.kind in model["share"] else "desktop"
