@@ -163,6 +163,13 @@ def format_usd(usd: float) -> str:
     return f"{sign}${usd:.2f}" if usd >= 1 else f"{sign}${usd:.3g}"
 
 
+def format_kwh(kwh: float) -> str:
+    """``"627 kWh"``, ``"0.18 kWh"``, ``"2.1 GWh"``."""
+    if kwh >= MEGA:
+        return f"{kwh / MEGA:,.3g} GWh"
+    return f"{kwh:,.0f} kWh" if kwh >= 10 else f"{kwh:.2g} kWh"
+
+
 def format_number(x: float) -> str:
     """Three significant digits, never with an exponent above one: ``"0.0694"``, ``"27.1"``, ``"31,500"``."""
     return f"{x:.3g}" if abs(x) < 999.5 else f"{float(f'{x:.3g}'):,.0f}"

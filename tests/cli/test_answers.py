@@ -22,9 +22,11 @@ from gpuwise.report.answers.choosing import compare_answer, pick_answer
 from gpuwise.report.answers.costs import cost_answer
 from gpuwise.report.answers.parts import PARTS
 from gpuwise.report.answers.serving import capacity_answer
+from gpuwise.report.answers.steps import step_answer
 from gpuwise.report.answers.training import fit_answer, plan_answer
 
 ANSWERS: Mapping[str, Callable[[Mapping[str, Any]], Answer]] = {
+    r"(fit|plan) \S*\.py": step_answer,
     "fit": fit_answer,
     "plan": plan_answer,
     "pick": pick_answer,
@@ -32,17 +34,23 @@ ANSWERS: Mapping[str, Callable[[Mapping[str, Any]], Answer]] = {
     "capacity": capacity_answer,
     "cost": cost_answer,
 }
-NOT_YET = r"\.py|vit-|whisper|clip-|bge-|bert-base --on T4|--for run"
-"""Questions whose answers are not of this kind: one's own code, passes in batches, running a model."""
+"""By the beginning of a question; the first that matches."""
+NOT_YET = r"capacity (vit-|whisper|clip-|bge-|bert-base --on T4)|--for run"
+"""Questions whose answers are not of this kind: passes in batches, running a model."""
+MORE = (
+    "plan examples/train_resnet.py --on T4 --batch 64 --samples 1M --remedies",
+    "fit examples/train_gpt.py --on 4090 --remedies",
+)
+"""Questions beside those of the table of answers."""
 FEW = 3
 """Questions of each command by default; thorough runs have all."""
 
 
 def questions() -> Iterator[Any]:
     counts: dict[str, int] = {}
-    for question in QUESTIONS:
-        command = question.split()[0]
-        if command in ANSWERS and not re.search(NOT_YET, question):
+    for question in (*QUESTIONS, *MORE):
+        command = next((kind for kind in ANSWERS if re.match(kind, question)), None)
+        if command is not None and not re.search(NOT_YET, question):
             counts[command] = counts.get(command, 0) + 1
             yield pytest.param(question, id=question, marks=[pytest.mark.thorough] if counts[command] > FEW else [])
 
@@ -58,7 +66,7 @@ def test_an_answer(question: str, gpuwise: Callable[..., Any]) -> None:
     words = shlex.split(question)
     printed = gpuwise(*words, "--json").out.splitlines()[-1]
     document = json.loads(printed)
-    answer = ANSWERS[words[0]](document)
+    answer = next(function for kind, function in ANSWERS.items() if re.match(kind, question))(document)
     with asking(words):
         screen, whole, ascii_only = text(answer), text(answer, None), text(answer).encode("ascii", "replace").decode()
         wide, narrow = text(answer, width=120), text(answer, width=60)

@@ -50,6 +50,8 @@ CASES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("fit llama-3.1-8b --on 4090", ("does not fit", "QLoRA", "--lora")),
     ("fit llama-3.1-8b --on 4090 --all", ("does not fit", "QLoRA", "MI300X", r"\$\d\.\d+")),
     ("fit llama-3.1-70b --on 8xh100-sxm --tried", ("does not fit", "fits", "GiB")),
+    ("fit examples/train_resnet.py --on T4", ("fits", "GiB", "reserved", "gpuwise plan")),
+    ("plan examples/train_resnet.py --on T4 --all", ("a step", "By module", "Memory over the step", "Noticed in the step")),
     ("pick --for infer --model llama-3.1-8b --budget 2000", ("price", "cost", "tokens/s", r"\$\d")),
     ("pick --for train --model gpt2 --tokens 10B", ("price", "cost", "time", r"\$\d")),
     ("pick --for learn --budget 500", ("cost", "does", r"\d of 4")),

@@ -3,12 +3,14 @@ import xml.etree.ElementTree as ET
 import numpy as np
 import pytest
 
-from gpuwise.cli.timeline_sketch import columns, show_timeline
+from gpuwise.cli.answer import text
+from gpuwise.cli.areas import columns
 from gpuwise.errors import InputError
-from gpuwise.predict.memory.timeline import MemoryTimeline, Peak, PhaseSpan
-from gpuwise.report.memory_timeline import thin, timeline_drawing, timeline_page, write_timeline
+from gpuwise.predict.memory.timeline import MemoryTimeline, Peak, PhaseSpan, thin
+from gpuwise.report.answers.exported import pictures
+from gpuwise.report.answers.memory import area_of, timeline_answer, write_timeline
+from gpuwise.report.answers.written import body
 
-pytest.importorskip("matplotlib")
 GIB = 1 << 30
 
 
@@ -33,17 +35,18 @@ def timeline(rows: int = 5000, oom: int | None = None) -> MemoryTimeline:
 
 
 def test_the_figure_is_whole_small_and_says_what_it_shows():
-    drawing = timeline_drawing(timeline())
-    ET.fromstring(drawing.svg)
-    for word in ("parameters", "activations", "reserved", "forward", "backward", "most in use", "capacity 6 GiB"):
-        assert word.replace("6 GiB", "") in drawing.svg
-    assert "5 GiB" in drawing.title and "aten.mm in layers.3" in drawing.caption
-    assert len(drawing.svg) < 200_000
-    assert drawing.svg == timeline_drawing(timeline()).svg
+    drawing = pictures(body(timeline_answer(timeline())))
+    ET.fromstring(drawing)
+    for word in ("parameters", "activations", "reserved", "forward", "backward"):
+        assert word in drawing
+    assert len(drawing) < 200_000
+    page = body(timeline_answer(timeline()))
+    assert "5 GiB" in page and "aten.mm in layers.3" in page and "of 6 GiB" in page
+    assert drawing == pictures(body(timeline_answer(timeline())))
 
 
 def test_the_page_escapes_names_and_lists_categories():
-    html = timeline_page(timeline())
+    html = body(timeline_answer(timeline()))
     assert "train.py:&lt;make&gt;" in html and "<make>" not in html and "&lt;of&gt;" in html
     assert "<script" not in html and "http" not in html.replace("http://www.w3.org", "")
 
@@ -68,21 +71,14 @@ def test_files(tmp_path):
 @pytest.mark.parametrize("rows", [2, 7, 5000])
 @pytest.mark.parametrize("width", [40, 80, 120])
 def test_the_sketch_fits_the_terminal(rows, width):
-    import io
-
-    from rich.console import Console
-
-    out = io.StringIO()
-    show_timeline(Console(file=out, width=width, highlight=False, emoji=False, markup=False), timeline(rows))
-    lines = out.getvalue().splitlines()
-    assert max(map(len, lines)) <= width
-    text = out.getvalue()
-    assert "\x1b" not in text and "peak" in text and "█" in text and "parameters 2 GiB" in text
+    shown = text(timeline_answer(timeline(rows)), ("step",), width)
+    assert max(map(len, shown.splitlines())) <= width
+    assert "\x1b" not in shown and "peak" in shown and "█" in shown and "parameters 2 GiB" in shown
 
 
 def test_every_column_of_the_sketch_is_a_moment_of_the_timeline():
     full = timeline(37)
-    shares, reserved, ends = columns(full, 90)
-    assert shares.shape == (2, 90) and ends[-1] == 36
-    assert set(shares.sum(axis=0).tolist()) <= set(full.total_bytes.astype(float).tolist())
-    assert (reserved >= shares.sum(axis=0) - 1).all()
+    shares, reserved = columns(area_of(full), 90)
+    assert len(shares) == len(reserved) == 90 and all(len(column) == 2 for column in shares)
+    assert {sum(column) for column in shares} <= set(full.total_bytes.astype(float).tolist())
+    assert all(most >= sum(column) - 1 for most, column in zip(reserved, shares, strict=True))

@@ -14,9 +14,11 @@ from gpuwise.cli.out import console, grid, table_of
 from gpuwise.cli.shown import parts_shown
 from gpuwise.report.answers.answer import (
     Answer,
+    Area,
     Block,
     Cell,
     Chart,
+    Code,
     Command,
     Figure,
     Notes,
@@ -201,6 +203,8 @@ def _part(part: Section, to: Console, rows: int | None) -> Iterator[RenderableTy
     yield ""
     yield _stack_head(part.title, first) if isinstance(first, Stack) else _bold(part.title)
     for block in part.blocks if rows is None else [first]:
+        if isinstance(block, Stack) and block is not first:
+            yield _indented(_text(block.title, "dim"))
         yield from (_indented(line) for line in _block(block, to, rows))
 
 
@@ -214,6 +218,12 @@ def _block(block: Block, to: Console, rows: int | None) -> Iterator[RenderableTy
             yield from _stack(block, to.width, rows)
         case Chart():
             yield from _chart(block)
+        case Area():
+            from gpuwise.cli.areas import area
+
+            yield from area(block, to.width)
+        case Code():
+            yield from _code(block)
         case Points():  # a table beside it has the same
             pass
         case Picture():
@@ -353,6 +363,18 @@ def _notes(block: Notes, rows: int | None = None) -> RenderableType:
     for item in block.items[: _sentences(rows)]:
         table.add_row("-", capital(plain(item)), style=STYLES[block.mark])
     return table
+
+
+INKS = {"+": "green", "-": "red", "@": "cyan"}
+
+
+def _code(block: Code) -> Iterator[RenderableType]:
+    """The lines of a change, as they are written."""
+    yield _bold(block.title)
+    if block.note:
+        yield _text(f"mind: {block.note}", "dim")
+    for line in block.lines:
+        yield _indented(_text(line[2:] if line[:1] == "@" else line, INKS.get(line[:1], "")))
 
 
 def _indented(line: RenderableType) -> RenderableType:

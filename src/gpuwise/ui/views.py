@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from gpuwise.errors import UnknownNameError
-from gpuwise.report.answers import choosing, code, costs, lab, machine, serving
+from gpuwise.report.answers import choosing, costs, lab, machine, serving, steps
 from gpuwise.report.answers.answer import Answer
 from gpuwise.report.answers.exported import pictures
 from gpuwise.report.answers.look import style
@@ -31,11 +31,11 @@ ANSWERS: Mapping[str, Callable[[Document], Answer]] = {
     "compare": choosing.compare_answer,
     "capacity": serving.capacity_answer,
     "cost": costs.cost_answer,
+    "own": steps.fit_answer,
 }
 """By the name of the question."""
 VIEWS: Mapping[str, Callable[[Document], list[str]]] = {
-    "own": code.code_fit,
-    "occupancy": code.occupancy,
+    "occupancy": lab.occupancy,
     "simulate": lab.simulation,
     "exercise": lab.exercise,
     "doctor": machine.doctor,

@@ -69,7 +69,7 @@ def fit(
     if is_own_code(model):
         from gpuwise.cli.step.fit import fit_own
 
-        return fit_own(model, on, training, fixed, code, arguments, json=json)
+        return fit_own(model, on, training, fixed, code, arguments, shown=shown, json=json)
     refuse_own(code)
     refuse_arguments(arguments)
     from gpuwise.plan.api import fit as check

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
 from gpuwise.cli.options import Whole
+from gpuwise.cli.reports import report, write_report
+from gpuwise.cli.shown import options_shown
 from gpuwise.errors import InputError
+
+if TYPE_CHECKING:
+    from gpuwise.cli.shown import Shown
+else:
+    Shown = options_shown("memory")
 
 
 def memory(
@@ -19,6 +26,7 @@ def memory(
     device: Whole | None = None,
     timeline: Path | None = None,
     out: Path | None = None,
+    shown: Shown | None = None,
     json: Annotated[bool, Parameter(negative="")] = False,
 ) -> int:
     """What filled the GPU's memory, how fragmented is it, and what would another allocator setting change?
@@ -55,21 +63,18 @@ def memory(
     limit = None if capacity is None else int(parse_bytes(capacity))
     if limit is not None and limit < 1:
         raise InputError(f"a capacity of {capacity}", hint="write it like 22GiB")
-    report = memory_report(read_snapshot(snapshot, device=device), settings=settings, capacity_bytes=limit)
+    recorded = memory_report(read_snapshot(snapshot, device=device), settings=settings, capacity_bytes=limit)
     if timeline is not None:
-        from gpuwise.report.memory_timeline import write_timeline
+        from gpuwise.report.answers.memory import write_timeline
 
-        write_timeline(report.timeline(snapshot.name), timeline)
+        write_report(timeline, lambda path: write_timeline(recorded.timeline(snapshot.name), path))
     if out is not None:
         from gpuwise.predict.memory.snapshot.writer import line_frame, write_snapshot
 
-        write_snapshot(report.shown.run, out, frames=[line_frame(w) for w in report.shown.history.where])
-    if json:
-        from gpuwise.cli.out import print_json
+        frames = [line_frame(w) for w in recorded.shown.history.where]
+        write_report(out, lambda path: write_snapshot(recorded.shown.run, path, frames=frames))
+    from gpuwise.report.answers.memory import area_of, memory_answer
 
-        print_json(report.document())
-    else:
-        from gpuwise.cli.memory.view import show_report
-
-        show_report(report, snapshot.name, timeline=timeline, out=out)
+    drawn = area_of(recorded.timeline(snapshot.name)) if not json and recorded.shown.run.n_events > 1 else None
+    report(recorded.document(), lambda document: memory_answer(document, snapshot.name, drawn), shown, json=json)
     return 0

@@ -84,7 +84,9 @@ def plan(
                 "--tokens, --deadline, --budget and --exhaustive are for models of the catalogue",
                 hint="with your own code and ResNets give --samples",
             )
-        return plan_own(model, on, training, fixed, code, arguments, samples=samples, price=price, provider=provider, json=json)
+        return plan_own(
+            model, on, training, fixed, code, arguments, samples=samples, price=price, provider=provider, shown=shown, json=json
+        )
     refuse_own(code)
     refuse_arguments(arguments)
     from gpuwise.plan.api import make_plan

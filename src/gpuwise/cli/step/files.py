@@ -11,15 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from gpuwise.cli.step.options import OwnCode
-from gpuwise.errors import InputError, require
+from gpuwise.errors import InputError
 from gpuwise.plan.step.estimates import StepEstimate
 from gpuwise.workload.capture.captured import Capture
 from gpuwise.workload.row_codes import Phase
 
 
 def check_files(code: OwnCode) -> None:
-    """Raises InputError for a name whose kind is not known, before anything is captured, MissingExtraError for
-    --timeline without matplotlib."""
+    """Raises InputError for a name whose kind is not known, before anything is captured."""
     for option, path, kinds in (
         ("--timeline", code.timeline, (".svg", ".html")),
         ("--snapshot", code.snapshot, (".pickle", ".pkl")),
@@ -29,15 +28,13 @@ def check_files(code: OwnCode) -> None:
             raise InputError(f"{option} {path}: the name must end with {' or '.join(kinds)}", hint=f"{option} step{kinds[0]}")
         if path is not None and not path.resolve().parent.is_dir():
             raise InputError(f"{option} {path}: the folder {path.resolve().parent} does not exist", hint="make it first")
-    if code.timeline is not None:
-        require("matplotlib", "--timeline")
 
 
 def write_files(capture: Capture, estimate: StepEstimate, code: OwnCode) -> None:
     """Write what was asked for, and say so on stderr."""
     if code.timeline is not None:
         from gpuwise.predict.memory.timeline import memory_timeline
-        from gpuwise.report.memory_timeline import write_timeline
+        from gpuwise.report.answers.memory import write_timeline
 
         write_timeline(
             memory_timeline(estimate.memory.capture, capacity_bytes=int(estimate.memory.capacity_bytes)), code.timeline

@@ -3,14 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from gpuwise.cli.options import LayoutOptions, Training
 from gpuwise.cli.progress import progress
+from gpuwise.cli.reports import report
 from gpuwise.cli.step.options import OwnCode, batch_of, changes_of, refuse_layout, subject_of
+
+if TYPE_CHECKING:
+    from gpuwise.cli.shown import Shown
 
 
 def fit_own(
-    text: str, on: str, training: Training, fixed: LayoutOptions, code: OwnCode, arguments: Sequence[str] = (), *, json: bool
+    text: str,
+    on: str,
+    training: Training,
+    fixed: LayoutOptions,
+    code: OwnCode,
+    arguments: Sequence[str] = (),
+    *,
+    shown: Shown | None = None,
+    json: bool,
 ) -> int:
     """Capture, measure, show. Raises what :func:`gpuwise.plan.own.fit.fit_step` raises."""
     from gpuwise.facts.hardware.naming import USUAL, find_cluster
@@ -43,13 +56,9 @@ def fit_own(
         from gpuwise.cli.step.files import write_files
 
         write_files(answer.step.capture, answer.estimate, code)
-    if json:
-        from gpuwise.cli.out import print_json
-        from gpuwise.plan.document import answer_document
+    from gpuwise.plan.document import answer_document
+    from gpuwise.report.answers.steps import step_answer
 
-        print_json(answer_document(answer))
-    else:
-        from gpuwise.cli.step.fit_view import show_step_fit
-
-        show_step_fit(answer)
+    noted = answer.cluster.assumption
+    report(answer_document(answer), lambda document: step_answer(document, noted), shown, json=json)
     return 0

@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING
 
 from gpuwise.cli.options import LayoutOptions, Training
 from gpuwise.cli.progress import progress
+from gpuwise.cli.reports import report
 from gpuwise.cli.step.options import OwnCode, batch_of, refuse_layout, subject_of
 from gpuwise.errors import InputError
 
 if TYPE_CHECKING:
+    from gpuwise.cli.shown import Shown
     from gpuwise.plan.answer import Plan
     from gpuwise.plan.step.estimates import StepEstimate
 
@@ -65,6 +67,7 @@ def plan_own(
     samples: float | None,
     price: float | None,
     provider: str | None,
+    shown: Shown | None = None,
     json: bool,
 ) -> int:
     """Capture, predict, show. Raises what :func:`gpuwise.plan.own.plan.plan_step` raises."""
@@ -82,13 +85,9 @@ def plan_own(
 
         assert answer.best is not None
         write_files(answer.step.capture, answer.best.estimate, code)
-    if json:
-        from gpuwise.cli.out import print_json
-        from gpuwise.plan.document import answer_document
+    from gpuwise.plan.document import answer_document
+    from gpuwise.report.answers.steps import step_answer
 
-        print_json(answer_document(answer))
-    else:
-        from gpuwise.cli.step.plan_view import show_step_plan
-
-        show_step_plan(answer)
+    noted = answer.cluster.assumption
+    report(answer_document(answer), lambda document: step_answer(document, noted), shown, json=json)
     return 0

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
-from gpuwise.report.answers.drawings import Axis, Dot, Line, Part
+from gpuwise.report.answers.drawings import Axis, Dot, Layer, Line, Part
 from gpuwise.report.answers.parts import PARTS
 from gpuwise.report.answers.values import At
 
@@ -143,6 +143,21 @@ class Chart:
 
 
 @dataclass(frozen=True, slots=True)
+class Area:
+    """Parts of a sum on top of each other as they change: heights from each place ``at`` to the next, a line ``over`` them, and
+    upright marks with their words."""
+
+    key: str
+    title: str
+    x: Axis
+    y: Axis
+    at: Sequence[float]
+    layers: Sequence[Layer]
+    over: Layer | None = None
+    marks: Sequence[tuple[float, str]] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Points:
     """Points to choose from; on a terminal a line for each."""
 
@@ -170,6 +185,16 @@ class Notes:
 
 
 @dataclass(frozen=True, slots=True)
+class Code:
+    """Lines to write into a program: those with ``+`` come, those with ``-`` go, those with ``@`` name the place; ``note`` is
+    what to mind."""
+
+    title: str
+    lines: Sequence[str]
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Command:
     """A command line that works when it is pasted: ``words`` as a shell reads them; without any, the question asked once more, as
     ``command`` where it is another, with the options ``sets`` and without those in ``drops``."""
@@ -189,7 +214,7 @@ class Command:
         return _again(asked, self) if asked else []
 
 
-Block = Table | Stack | Chart | Points | Picture | Notes | Command
+Block = Table | Stack | Chart | Area | Points | Picture | Notes | Code | Command
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,8 +286,9 @@ def _again(asked: Sequence[str], command: Command) -> list[str]:
     flags = {"--json", "--all", *(f"--{name}" for names in PARTS.values() for name in names)}
     new = {f"--{name.replace('_', '-')}": value for name, value in command.sets.items()}
     dropped = {f"--{name}" for name in command.drops} | new.keys() | {f"--no-{name[2:]}" for name in new}
+    end = asked.index("--") if "--" in asked else len(asked)
     words, skip = [*(command.command.split() or asked[:named])], False
-    for word, after in itertools.pairwise([*asked[named:], "--"]):
+    for word, after in itertools.pairwise([*asked[named:end], "--"]):
         name = word.partition("=")[0]
         if skip or word in flags:
             skip = False
@@ -272,4 +298,4 @@ def _again(asked: Sequence[str], command: Command) -> list[str]:
             words.append(word)
     for name, value in sorted(new.items(), key=lambda item: item[1] not in ("yes", "no")):
         words += [name] if value == "yes" else [f"--no-{name[2:]}"] if value == "no" else [name, value]
-    return words
+    return [*words, *asked[end:]]

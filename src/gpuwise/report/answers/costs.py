@@ -361,7 +361,7 @@ def run_answer(document: Mapping[str, Any]) -> Answer:
         Figure("time", wall, span(wall), (Number(d["effective"], share), " of it training")),
     ]
     if kwh:
-        figures.append(Figure("energy", Number(kwh, _kwh), span(kwh, _kwh)))
+        figures.append(Figure("energy", kwh.expected, span(kwh)))
     if carbon["total_kg"]:
         whole, making = carbon["total_kg"], carbon["embodied_kg"]
         figures.append(Figure("CO2e", Number(whole, _kg), span(whole, _kg), (Number(making, _kg), " from making the machines")))
@@ -544,12 +544,6 @@ def _count(value: float) -> str:
 def _kw(watts: float) -> str:
     kw = watts / KILO
     return f"{kw:,.0f}" if kw >= 100 else f"{kw:.2f}" if kw < 10 else f"{kw:.1f}"
-
-
-def _kwh(kwh: float) -> str:
-    if kwh >= MEGA:
-        return f"{kwh / MEGA:,.3g} GWh"
-    return f"{kwh:,.0f} kWh" if kwh >= 10 else f"{kwh:.2g} kWh"
 
 
 def _kg(kg: float) -> str:

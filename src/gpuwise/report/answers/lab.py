@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from typing import Any
+from urllib.parse import urlencode
 
-from gpuwise.report.answers.code import tiles
 from gpuwise.report.answers.drawings import (
     LEFT,
     RIGHT,
     WIDTH,
     Dot,
+    Grid,
     Line,
     Part,
     around,
@@ -19,15 +20,18 @@ from gpuwise.report.answers.drawings import (
     bar,
     colour,
     figure,
+    heat,
     lines,
     mark,
     si,
 )
-from gpuwise.report.answers.values import At, button, cell, coded, sentences, shown
+from gpuwise.report.answers.values import At, button, cell, coded, sentences, shown, tiles
 from gpuwise.report.page import Markup, TableCell, TableRow, heading, notes, table
 from gpuwise.text import capital, escape
 from gpuwise.units import format_duration, format_number
 
+LIMITS = (("warps", "warps"), ("blocks", "blocks"), ("regs", "registers"), ("smem", "shared memory"), ("barriers", "barriers"))
+"""Fields of what limits the blocks of a multiprocessor, and their names."""
 WARPS = 16
 """Rows of the timeline: the first warps of one multiprocessor."""
 ROW, GAP = 9.0, 3.0
@@ -267,3 +271,52 @@ def exercise(document: Mapping[str, Any]) -> list[str]:
         )
         body.append(f"<pre>{escape(solution['command'].text)}</pre>")
     return body
+
+
+def occupancy(document: Mapping[str, Any]) -> list[str]:
+    """How many blocks live on a multiprocessor, and what limits them."""
+    d = At(document)
+    allowed = [(words, d[f"limit_{name}"]) for name, words in LIMITS]
+    limits = [TableRow(words, [cell(p) if p.value is not None else TableCell("no limit")]) for words, p in allowed]
+    changes = [TableRow(c["what"].text, [cell(c["active_blocks"]), cell(c["occupancy"])]) for c in d["changes"]]
+    binding = ", ".join(str(b) for b in d["binding"].value or ())
+    warps = [Part("active warps", d["active_warps"])]
+    body = [
+        f"<h2>{escape(d['device'].text)}, compute capability {escape(d['compute_capability'].text)}</h2>",
+        tiles(
+            (
+                ("Occupancy", d["occupancy"]),
+                ("Blocks", d["active_blocks"]),
+                ("Warps", d["active_warps"]),
+                ("A simpler sum says, blocks", d["naive_blocks"]),
+            )
+        ),
+        f'<p class="layout">Limited by {escape(binding)}</p>',
+        f'<div class="figures">{bar("warps", "Warps of a multiprocessor", warps, d["active_warps"], d["max_warps"])}',
+        f"{_chart(d)}</div>",
+        heading("Blocks that each limit allows"),
+        table("Blocks that each limit allows", ["limit", "blocks"], limits),
+    ]
+    if changes:
+        body += [heading("What to change"), table("What to change", ["change", "blocks", "occupancy"], changes)]
+    return body
+
+
+def _chart(d: At) -> str:
+    """Occupancy in percent over registers of a thread and threads of a block; a cell asks for itself."""
+    chart = d["chart"]
+    if not chart:
+        return ""
+    blocks, registers = [int(b.number) for b in chart["blocks"]], [int(r.number) for r in chart["registers"]]
+
+    def nearest(values: list[int], to: float) -> int:
+        return min(range(len(values)), key=lambda i: abs(values[i] - to))
+
+    grid = Grid(
+        [str(r) for r in registers],
+        [str(b) for b in blocks],
+        [[*row] for row in chart["occupancy"]],
+        lambda regs, block: urlencode({"regs": regs, "block": block}),
+        (nearest(registers, d["regs_per_thread"].number), nearest(blocks, d["block_threads"].number)),
+    )
+    return heat("chart", "Occupancy, percent: registers of a thread down, threads of a block across", "threads of a block", grid)

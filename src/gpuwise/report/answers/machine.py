@@ -6,9 +6,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from gpuwise.report.answers.code import tiles
 from gpuwise.report.answers.drawings import Line, Part, around, lines, stacks
-from gpuwise.report.answers.values import At, cell, coded, placed, shown
+from gpuwise.report.answers.values import At, cell, coded, placed, shown, tiles
 from gpuwise.report.page import Markup, TableCell, TableRow, Text, heading, notes, table, text
 from gpuwise.text import capital, escape
 from gpuwise.units import format_duration, format_measured

@@ -11,12 +11,11 @@ from gpuwise.plan.answer import CapturedStep, Fit, Plan
 from gpuwise.plan.document import answer_document, estimate_document
 from gpuwise.predict.estimate import to_document
 from gpuwise.predict.step.training import TrainingEstimate
-from gpuwise.report.answers import code, lab, serving
+from gpuwise.report.answers import lab, serving, steps
 from gpuwise.report.answers.look import style
 from gpuwise.report.answers.training import estimate_answer, fit_answer, plan_answer
-from gpuwise.report.answers.values import At, cell, inert
+from gpuwise.report.answers.values import inert
 from gpuwise.report.answers.written import body
-from gpuwise.report.page import TableRow, table
 from gpuwise.serve.capacity.answer import Capacity
 from gpuwise.serve.capacity.document import capacity_document
 
@@ -35,7 +34,7 @@ def markup(value: Shown) -> str:
 
 def _body(value: Shown) -> list[str]:
     if isinstance(value, Occupancy):
-        return code.occupancy(occupancy_document(value, "Any GPU", chart=True))
+        return lab.occupancy(occupancy_document(value, "Any GPU", chart=True))
     if isinstance(value, Simulation):
         return lab.simulation(value.to_document())
     if isinstance(value, Capacity):
@@ -44,10 +43,6 @@ def _body(value: Shown) -> list[str]:
         head = {"head": f"{value.model} on {value.cluster}", "device_bytes": value.device_bytes}
         return [body(estimate_answer({**head, **cast(dict[str, Any], to_document(estimate_document(value)))}))]
     document = answer_document(value)
-    if not isinstance(value.subject, CapturedStep):
-        return [body(plan_answer(document) if isinstance(value, Plan) else fit_answer(document))]
-    if isinstance(value, Fit):
-        return code.code_fit(document)
-    shown = [(name, at) for name, at in At(document).items() if not isinstance(at.expected.value, dict | list)]
-    rows = [TableRow(name.replace("_", " "), [cell(at)]) for name, at in shown]
-    return [table("A step", ["what", "value"], rows)]
+    if isinstance(value.subject, CapturedStep):
+        return [body(steps.step_answer(document))]
+    return [body(plan_answer(document) if isinstance(value, Plan) else fit_answer(document))]

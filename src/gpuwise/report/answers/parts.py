@@ -16,6 +16,11 @@ PARTS: Mapping[str, Mapping[str, str]] = {
         "memory": "What fills the memory",
         "layouts": "Other layouts",
         "run": "How to start it",
+        "operations": "Operations of a step that cost most",
+        "scaling": "On several GPUs, the same batch on each",
+        "batches": "Batches that were tried",
+        "findings": "Noticed in the step",
+        "lines": "How each change is written",
     },
     "pick": {
         "ways": "The best of each way to have one",
@@ -53,6 +58,15 @@ PARTS: Mapping[str, Mapping[str, str]] = {
         "step": "Where the time of a step goes",
         "tried": "Each change alone",
         "gpus": "Bigger GPUs, and more of these",
+        "batches": "Batches that were tried",
+        "findings": "Noticed in the step",
+        "lines": "How each change is written",
+    },
+    "memory": {
+        "step": "Memory over the recorded history",
+        "settings": "Other allocator settings, replayed",
+        "gaps": "Reserved memory when most is reserved",
+        "pinned": "Segments with most room that cannot be given back",
     },
     "cost own": {
         "ways": "Every way to get the hours",

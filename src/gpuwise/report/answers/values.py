@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, cast
@@ -12,7 +12,7 @@ from urllib.parse import urlencode
 from gpuwise.plan.explain import chance, speed_words
 from gpuwise.report.page import Markup, TableCell, Text, text
 from gpuwise.text import capital, escape
-from gpuwise.units import format_bytes, format_count, format_duration, format_rate, format_usd
+from gpuwise.units import format_bytes, format_count, format_duration, format_kwh, format_rate, format_usd
 
 SHARES = (
     "occupancy",
@@ -140,7 +140,7 @@ def words(name: str, value: Any) -> str:
     if name.endswith("_w"):
         return f"{value:,.0f} W"
     if name in ("kwh", "energy_kwh"):
-        return f"{value:,.0f} kWh"
+        return format_kwh(value)
     if float(value).is_integer() and abs(value) < PLAIN:
         return f"{value:,.0f}"
     return format_count(value) if abs(value) >= PLAIN else f"{value:,.3g}" if abs(value) < 1000 else f"{value:,.0f}"
@@ -179,6 +179,12 @@ def cell(place: At, *, small: Text | None = None, mark: str = "") -> TableCell:
 def button(words: Text, query: Mapping[str, str]) -> Markup:
     """What asks again with these options on a live page, and is text on others."""
     return Markup(f'<button type="button" data-set="{escape(urlencode(query))}">{text(words)}</button>')
+
+
+def tiles(figures: Sequence[tuple[str, At]]) -> str:
+    """Figures with their names, side by side."""
+    items = "".join(f"<div><dt>{escape(t)}</dt><dd>{shown(p).html}</dd></div>" for t, p in figures if p.value is not None)
+    return f'<dl class="tiles">{items}</dl>\n'
 
 
 CHOOSE = ": choose a point"

@@ -9,9 +9,11 @@ from urllib.parse import urlencode
 
 from gpuwise.report.answers.answer import (
     Answer,
+    Area,
     Block,
     Cell,
     Chart,
+    Code,
     Command,
     Notes,
     Phrase,
@@ -21,13 +23,13 @@ from gpuwise.report.answers.answer import (
     Stack,
     Table,
 )
-from gpuwise.report.answers.drawings import bar, lines, points
+from gpuwise.report.answers.drawings import bar, layers, lines, points
 from gpuwise.report.answers.look import style
 from gpuwise.report.answers.values import At, button, coded, inert, placed, shown
 from gpuwise.report.page import Markup, TableCell, TableRow, heading, page, table
 from gpuwise.text import capital, escape
 
-Drawn = Stack | Chart | Points | Picture
+Drawn = Stack | Chart | Area | Points | Picture
 
 
 def body(answer: Answer, asked: Sequence[str] = ()) -> str:
@@ -111,6 +113,8 @@ def _drawing(block: Drawn) -> str:
             return bar(block.key, block.title, block.parts, block.whole, block.limit)
         case Chart():
             return lines(block.key, block.title, block.x, block.y, block.lines, block.marks, block.dots, block.below)
+        case Area():
+            return layers(block.key, block.title, block.x, block.y, block.at, block.layers, block.over, block.marks)
         case Points():  # without points, the place of those of another answer
             return f"<!--{block.key}-->" if not block.dots else points(block.key, block.title, block.x, block.y, block.dots)
         case Picture():
@@ -125,6 +129,10 @@ def _block(block: Block, asked: Sequence[str], ids: Iterator[int]) -> str:
             return _notes(block.items)
         case Command():
             return _command(block, asked)
+        case Code():
+            note = f"<p>{_sentence(block.note)}</p>" if block.note else ""
+            lines = escape("\n".join(block.lines))
+            return f"<details><summary>{escape(capital(block.title))}</summary>{note}<pre>{lines}</pre></details>\n"
         case _:
             return _figures([block])
 
