@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from gpuwise.errors import InputError, UnpredictableError
+from gpuwise.errors import InputError, UnpredictableError, UnsupportedFormatError
 from gpuwise.facts.hardware.cpus import Cpu
 from gpuwise.facts.hardware.systems import Cluster
 from gpuwise.facts.models.architecture import Architecture
@@ -164,7 +164,15 @@ def _gpu_decode(target: Cluster, arch: Architecture, form: str, context: int, ba
     split = tensor_parallel(arch, form, n) if not FORMATS[form].local else None
     why = "" if split is None else why_refused(arch, split)
     fewer = tensor_degrees(arch, split, n)[-1:] if split is not None and why else ()
-    served = serve(arch, target.system, (form,), (n, *fewer), sequences=batch, context=context)
+    try:
+        served = serve(arch, target.system, (form,), (n, *fewer), sequences=batch, context=context)
+    except UnsupportedFormatError:
+        if FORMATS[form].local or not FORMATS[form].equivalent:
+            raise
+        # no engine has rates of its own there: a local program holds the same weights
+        local = FORMATS[form].llama_cpp
+        row = _gpu_decode(target, arch, local, context, batch)
+        return replace(row, notes=(*row.notes, f"as {local} in {LOCAL_ENGINE}"))
     if isinstance(served, NoReplica):
         if served.error is not None or served.memory is None:
             raise served.error or UnpredictableError(f"{form} weights are not predicted on {a.name} with a batch of {batch:,}")

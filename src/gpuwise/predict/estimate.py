@@ -61,6 +61,12 @@ class Estimate:
         low, high = sorted((self.low * factor, self.high * factor))
         return Estimate(low, self.expected * factor, high, self.basis)
 
+    def widened(self, log_sigma: float) -> Estimate:
+        """The interval with a second, independent doubt of ``log_sigma``."""
+        if not log_sigma:
+            return self
+        return Estimate.from_log_sigma(self.expected, math.hypot(self.log_sigma, log_sigma), "extrapolated")
+
     def bounded_below(self, least: float) -> Estimate:
         """The interval without what no value can be under; the middle stays."""
         return Estimate(min(max(self.low, least), self.expected), self.expected, self.high, self.basis)

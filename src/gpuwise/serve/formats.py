@@ -72,6 +72,19 @@ _MEAN_BITS = {
     "IQ1_S": 2.0042,
     "TQ2_0": 2.0625,
     "TQ1_0": 1.6875,
+    "IQ6_K": 6.625,
+    "IQ5_K": 5.5,
+    "IQ5_KS": 5.25,
+    "IQ4_K": 4.5,
+    "IQ4_KS": 4.25,
+    "IQ4_KT": 4.0,
+    "IQ4_KSS": 4.0,
+    "IQ3_K": 3.4375,
+    "IQ3_KS": 3.1875,
+    "IQ3_KT": 3.125,
+    "IQ2_K": 2.375,
+    "IQ2_KS": 2.1875,
+    "IQ2_KT": 2.125,
     "UD-Q8_K_XL": 9.78,
     "UD-Q4_K_XL": 4.63,
     "UD-Q3_K_XL": 4.0,
@@ -79,7 +92,8 @@ _MEAN_BITS = {
     "UD-IQ2_XXS": 2.56,
 }
 """Bits a weight of other files of llama.cpp: means over Llama 3.1 8B (ggml-org/llama.cpp tools/quantize/README.md), and of
-types that it leaves out, those of a block (ggml/src/ggml-common.h). Unsloth's dynamic files (UD) choose the type of each
+types that it leaves out, those of a block (ggml/src/ggml-common.h; IQ4_K and its
+kin are of ik_llama.cpp). Unsloth's dynamic files (UD) choose the type of each
 tensor by the model: medians of public files (Qwen3 30B, Gemma 4 26B, gpt-oss 20B and others). A GGUF file has the exact value."""
 FORMATS: dict[str, WeightFormat] = {
     f.name: f
@@ -107,11 +121,18 @@ FORMATS: dict[str, WeightFormat] = {
         WeightFormat("mlx_6bit", 6.5 / 8, "Q6_K", MLX),
         WeightFormat("mlx_5bit", 5.5 / 8, "Q5_K_M", MLX),
         WeightFormat("mlx_4bit", 4.5 / 8, "Q4_0", MLX),
+        WeightFormat("mlx_3bit", 3.5 / 8, "Q3_K_M", MLX),
+        WeightFormat("mlx_8bit_g32", 9.0 / 8, "Q8_0", MLX),
+        WeightFormat("mlx_6bit_g32", 7.0 / 8, "Q6_K", MLX),
+        WeightFormat("mlx_5bit_g32", 6.0 / 8, "Q5_K_M", MLX),
+        WeightFormat("mlx_4bit_g32", 5.0 / 8, "Q4_K_M", MLX),
+        WeightFormat("mlx_nvfp4", 4.5 / 8, "Q4_0", MLX, equivalent=False),
+        WeightFormat("mlx_mxfp4", 4.25 / 8, "Q4_0", MLX, equivalent=False),
     )
 }
 """Scales of the engines' formats: NVFP4 one E4M3 per 16, MXFP4 one E8M0 per 32, int4 one fp16 per 128. llama.cpp's: mean
 over a Llama-3-8B file (ggml-org/llama.cpp tools/quantize/README.md); MXFP4 files hold experts in it and the rest in Q8_0
-(ggml-org/gpt-oss-20b-GGUF: 11.27 GiB). MLX's: a scale and a bias of 16 bits per 64 (mlx-lm 0.32.0 mlx_lm/utils.py
+(ggml-org/gpt-oss-20b-GGUF: 11.27 GiB). MLX's: a scale and a bias of 16 bits per 64 or 32 (mlx-lm 0.32.0 mlx_lm/utils.py
 quantize_model, embeddings and heads too)."""
 ENGINE_FORMATS = tuple(f.name for f in FORMATS.values() if not f.local)
 LLAMA_CPP_FORMATS = tuple(f.name for f in FORMATS.values() if f.file == GGUF)
@@ -134,14 +155,19 @@ FORMAT_OF_PRECISION = {
 _SPELLINGS = tuple(
     (re.compile(pattern), name)
     for pattern, name in (
-        (r"(?:mlx[-_ ]?)?([4568])[-_ ]?bits?(?:[-_ ]?mlx)?", r"mlx_\1bit"),
-        (r"awq(?:[-_ ]?(?:int)?4)?|gptq(?:[-_ ]?(?:int)?4)?|int4|w4a16|autoround[-_ ]?int4", "int4_wo"),
+        (r"(?:mlx[-_ ]?)?([34568])[-_ ]?bits?(?:[-_ ]?g64)?(?:[-_ ]?mlx)?", r"mlx_\1bit"),
+        (r"(?:mlx[-_ ]?)?([4568])[-_ ]?bits?[-_ ]?g32(?:[-_ ]?mlx)?", r"mlx_\1bit_g32"),
+        (r"(mxfp4|nvfp4)[-_ ]mlx", r"mlx_\1"),
+        (r"awq(?:[-_ ]?(?:int)?4)?|gptq(?:[-_ ]?(?:int)?4)?|int4(?:[-_ ]g\d+)?|w4a16|autoround[-_ ]?int4", "int4_wo"),
+        (r"compressed-tensors-int4(?:-g\d+)?(?:-a?symmetric)?", "int4_wo"),
+        (r"(i?q[2-8]_\w+)_r[48]", r"\1"),
         (r"int8|w8a16|gptq[-_ ]?int8", "int8_wo"),
         (r"fp8[-_ ]?(?:dynamic|static|e4m3)|w8a8[-_ ]?fp8", "fp8"),
         (r"nvfp4a16", "nvfp4"),
     )
 )
 """How people write formats, and the name here. 4 bits alone is what MLX calls its own."""
+_EXLLAMA = re.compile(r"exl[23](?:[-_ ]*(\d+(?:\.\d+)?)[-_ ]?bpw)?")
 
 
 def find_format(text: str) -> WeightFormat:
@@ -158,7 +184,25 @@ def find_format(text: str) -> WeightFormat:
         if name in of:
             return FORMATS[of[name]]
     names = (*LLAMA_CPP_FORMATS, *ENGINE_FORMATS, *MLX_FORMATS)
+    if (exllama := _EXLLAMA.search(wanted)) is not None:
+        bits = float(exllama[1] or 4.0)
+        near = min(
+            (name for name in LLAMA_CPP_FORMATS if not name.startswith("IQ")),
+            key=lambda name: abs(8.0 * FORMATS[name].bytes_per_weight - bits),
+        )
+        hint = f"formats of ExLlama are not predicted; the nearest of llama.cpp in size is {near}"
+        raise UnknownNameError("weight format", text, (), hint=hint)
     raise UnknownNameError("weight format", text, names, hint="it is one of " + ", ".join(names))
+
+
+_SAME_WORD = frozenset({("int4_wo", "mlx_4bit"), ("int8_wo", "mlx_8bit")})
+"""What ``4bit`` in a model's name may mean."""
+
+
+def is_stored_as(stored: str, asked: str) -> bool:
+    """Whether ``asked`` is the format that a model's name or config says (``AWQ`` of ``int4_wo``). Raises UnknownNameError."""
+    pair = find_format(stored).name, find_format(asked).name
+    return pair[0] == pair[1] or pair in _SAME_WORD
 
 
 def gguf_format(model: str) -> str | None:

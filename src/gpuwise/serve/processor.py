@@ -43,7 +43,8 @@ def token_time(cpu: Cpu, arch: Architecture, weights: str, *, context: float = 1
     memory, compute, wait = seconds_by_part(model, cpu, token_work(arch, weights, context, round(batch)), batch)
     total = (memory ** model["overlap"] + compute ** model["overlap"]) ** (1.0 / model["overlap"]) + wait
     basis = "fitted" if cpu.id in model["measured"] else "derived"
-    return CpuTime(Estimate.from_log_sigma(total, model["log_sigma"][_kind(model, cpu)], basis), compute, memory, "fp32")
+    time = Estimate.from_log_sigma(total, model["log_sigma"][_kind(model, cpu)], basis).widened(arch.open_log_sigma)
+    return CpuTime(time, compute, memory, "fp32")
 
 
 def seconds_by_part(model: dict[str, Any], cpu: Cpu, work: TokenWork, batch: float = 1.0) -> tuple[float, float, float]:

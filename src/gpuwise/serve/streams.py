@@ -120,7 +120,8 @@ def token_time(
     """
     model = _coefficients(engine)
     time = seconds(model["form"], arch, accelerator, weights, context, n_devices)
-    return Estimate.from_log_sigma(time, *_spread(model, accelerator, vendor_of(model["form"], accelerator)["log_sigma"]))
+    sigma, basis = _spread(model, accelerator, vendor_of(model["form"], accelerator)["log_sigma"])
+    return Estimate.from_log_sigma(time, sigma, basis).widened(arch.open_log_sigma)
 
 
 def spread(accelerator: Accelerator, engine: Engine | None = None) -> tuple[float, Basis]:

@@ -82,7 +82,9 @@ def test_a_config_of_mlx_says_bits_and_group(bits):
     assert architecture_from_config({**CONFIG, "quantization": written}).stored_format == f"mlx_{bits}bit"
     both = {**CONFIG, "quantization": written, "quantization_config": written}  # as mlx_lm.convert writes it
     assert architecture_from_config(both).stored_format == f"mlx_{bits}bit"
-    for other in ({"bits": 3}, {"group_size": 32}, {"mode": "nvfp4"}):
+    for other, form in (({"group_size": 32}, f"mlx_{bits}bit_g32"), ({"mode": "nvfp4"}, "mlx_nvfp4"), ({"bits": 3}, "mlx_3bit")):
+        assert architecture_from_config({**CONFIG, "quantization": written | other}).stored_format == form
+    for other in ({"bits": 2}, {"group_size": 128}, {"mode": "other"}):
         with pytest.raises(FieldError, match="no known format"):
             architecture_from_config({**CONFIG, "quantization": written | other})
 

@@ -101,15 +101,16 @@ def _run(
 ) -> int:
     """``--for run``. Raises InputError for options of a training."""
     from gpuwise.facts.hardware.naming import find_cluster
-    from gpuwise.facts.models.catalogue import find_model
+    from gpuwise.facts.models.catalogue import find_model_to_run
     from gpuwise.facts.models.stored import check_agrees
+    from gpuwise.serve.formats import is_stored_as
     from gpuwise.serve.local_run import run_document, run_locally
 
     if training != LEFT_OPEN or fixed != NOTHING_FIXED:
         raise InputError("options of a training with --for run", hint="leave them out, or leave out --for run")
-    arch = find_model(model)
+    arch = find_model_to_run(model)
     if weights is not None and arch.stored_format is not None:
-        check_agrees(arch, weights, [form for form in (arch.stored_format,) if form.lower() == weights.lower()])
+        check_agrees(arch, weights, [form for form in (arch.stored_format,) if is_stored_as(form, weights)])
     run = run_locally(arch, find_cluster(on), context=context, weights=weights)
     document = run_document(run)
     if json:

@@ -175,15 +175,16 @@ def _of_kernel(kind: str, words: Sequence[str], on: list[Target], against: Cpu |
 def _of_model(kind: str, words: Sequence[str], on: list[Target], against: Cpu | None, options: dict[str, Any]) -> ModelAnswer:
     import datetime
 
-    from gpuwise.facts.models.catalogue import find_model
+    from gpuwise.facts.models.catalogue import find_model, find_model_to_run
     from gpuwise.facts.models.stored import check_agrees
     from gpuwise.plan import one_model
+    from gpuwise.serve.formats import is_stored_as
 
-    arch = find_model(words[0])
+    arch = find_model_to_run(words[0]) if kind == "decode" else find_model(words[0])
     if kind == "decode":
         asked, stored = options.pop("weights", None), arch.stored_format
         if asked is not None and stored is not None:
-            check_agrees(arch, asked, [form for form in (stored,) if form.lower() == asked.lower()])
+            check_agrees(arch, asked, [form for form in (stored,) if is_stored_as(form, asked)])
         return one_model.decode(arch, asked or stored or "Q4_K_M", on, against, **options)
     tokens = positive_count(words[1], "TOKENS")
     today = datetime.date.today()

@@ -411,6 +411,9 @@ class Architecture:
     """Other names, Hugging Face ids among them."""
     notes: tuple[str, ...] = ()
     """What the reader assumed or left out."""
+    open_log_sigma: float = 0.0
+    """What dimensions that nobody described leave open of a token's time: standard deviation of its logarithm, in addition to
+    that of the prediction."""
 
     @property
     def assumption(self) -> str:

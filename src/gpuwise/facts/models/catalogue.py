@@ -98,6 +98,20 @@ def find_model(text: str) -> Architecture:
     return arch if published or text.lower() in _names().exact else replace(arch, stored_format=form)
 
 
+def find_model_to_run(text: str) -> Architecture:
+    """:func:`find_model` for a question about running it locally, where the size in a name that nobody knows (``Tess-4-27B``)
+    says most: such a name is a decoder of that size, with a note and a wide interval. Raises as :func:`find_model`."""
+    try:
+        return find_model(text)
+    except UnknownNameError:
+        refuse_unmodelled(text)
+        from gpuwise.facts.models.sized import by_size
+
+        if (arch := by_size(text, models().values())) is None:
+            raise
+        return replace(arch, stored_format=format_in_name(text))
+
+
 def _in_files(text: str, *, name: str = "") -> Architecture | None:
     """The model in the file or folder ``text``, called ``name``; None where it is to be read as a name."""
     if "models--" in text:

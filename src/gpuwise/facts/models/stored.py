@@ -54,7 +54,11 @@ def format_in_config(config: Config) -> str | None:
     bits = part.maybe("bits", "w_bit", "wbits")
     if method == "mlx":
         group, mode = part.maybe("group_size") or 64, part.word("mode", "affine")
-        found = f"mlx_{bits}bit" if bits in _MLX_BITS and (group, mode) == (64, "affine") else None
+        if mode in ("mxfp4", "nvfp4"):
+            found = f"mlx_{mode}"
+        else:
+            known = mode == "affine" and group in (32, 64) and bits in (_MLX_BITS if group == 32 else (3, *_MLX_BITS))
+            found = f"mlx_{bits}bit{'_g32' * (group == 32)}" if known else None
     elif method in ("awq", "gptq", "auto-round", "autoround", "intel/auto-round"):
         found = _of_bits(4 if bits is None else bits)
     elif method in ("bitsandbytes", "bnb"):
