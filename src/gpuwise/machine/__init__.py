@@ -26,8 +26,8 @@ def sample(devices: Sequence[Devices] | None = None, *, quick: bool = False) -> 
     """Every card of this machine now, with its health, its processes and the host around it.
 
     Takes about a quarter of a second: the use of the processor is a difference of two readings. ``quick`` takes one reading of
-    the cards and nothing slow. ``devices`` are opened backends; without, every vendor's are looked for. A machine without cards
-    gives a frame without cards, and ``frame.failed`` says what did not answer.
+    the cards and nothing slow. ``devices`` are opened backends; default: those of every vendor. A machine without cards gives
+    a frame without cards, and ``frame.failed`` lists what did not answer.
     """
     from gpuwise.machine.telemetry.monitor import Monitor
 
@@ -36,7 +36,7 @@ def sample(devices: Sequence[Devices] | None = None, *, quick: bool = False) -> 
 
 
 def why_slow(frame: Frame) -> tuple[Cause, ...]:
-    """What holds each card of a frame back, worst first: a sentence, the evidence, the cost."""
+    """Causes that slow down each card of a frame, worst first: a sentence, the evidence, the cost."""
     from gpuwise.machine.telemetry.causes.table import find_causes
 
     return find_causes(frame)
@@ -45,12 +45,13 @@ def why_slow(frame: Frame) -> tuple[Cause, ...]:
 def measure(
     devices: Sequence[Devices] | None = None, *, cards: Sequence[int] | None = None, interval_s: float | None = None
 ) -> Measure:
-    """What a block of code costs: ``with measure() as m: ...``; then ``m.energy_j``, ``m.peak_memory_bytes``,
-    ``m.held_back_s``, ``m.wall_s`` and each card in ``m.cards``.
+    """Cost of a block of code: ``with measure() as m: ...``; then ``m.energy_j``, ``m.peak_memory_bytes``, ``m.held_back_s``,
+    ``m.wall_s`` and each card in ``m.cards``.
 
-    Energy is the GPU's own counter where it has one, else the driver's power integrated over samples every ``interval_s``
-    (0.1 s), and ``energy_basis`` says which. ``cards`` limits to these numbers. Everything the cards do is counted, not only what
-    this process does. Without a card the readings are None and ``m.unknown`` says why; the block runs all the same.
+    Energy is the GPU's own counter where it has one, else the driver's power integrated over samples every ``interval_s`` (0.1
+    s), and ``energy_basis`` names the one used. ``cards`` limits the measurement to these numbers. All work on the cards is
+    counted, not only what this process does. Without a card the readings are None and ``m.unknown`` has the reason; the block
+    runs anyway.
     """
     from gpuwise.machine.telemetry.measure import INTERVAL_S, Measure
 

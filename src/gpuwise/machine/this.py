@@ -29,10 +29,10 @@ NO_GPU = "there is no GPU on this machine"
 
 
 def gpus_here(count: int | None, index: int | None) -> Cluster:
-    """The GPUs of this machine: all, which must be equal, ``count`` of them, or the one with an index.
+    """The GPUs of this machine: all (which must be equal), ``count`` of them, or the one with an index.
 
-    Raises NoGpuHereError without one, InputError where there are fewer or they differ, DataError for one that is in no
-    catalogue and was not measured.
+    Raises NoGpuHereError without a GPU, InputError if there are fewer or they differ, DataError for one that is neither in the
+    catalogue nor measured.
     """
     return _found(count, index)[0]
 
@@ -155,7 +155,7 @@ def _processor_or_none(root: Path) -> Cpu | None:
     if not modules or not modules[0].mt_s or type_.startswith("LP"):
         return subject.processor
     channels = min(float(len(modules) // subject.processor.sockets or 1), subject.processor.memory_channels)
-    with suppress(GpuwiseError):  # modules that the catalogue says it does not take
+    with suppress(GpuwiseError):  # modules that the catalogue excludes
         return find_cpu(subject.processor.id, Ram(type_, float(modules[0].mt_s), channels))
     return subject.processor
 

@@ -1,4 +1,4 @@
-"""Why there is no GPU to measure, in a sentence: no card, no PyTorch, one without CUDA, or one that reaches none."""
+"""Reason why no GPU can be measured, as a sentence: no card, no PyTorch, one without CUDA, or one that reaches none."""
 
 # pyright: basic
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How far a computed product may be from the true one, by format. An answer outside is wrong, not merely inexact.
+"""Maximum error of a computed product, by format. A result outside is wrong, not merely inexact.
 
 For C = A B with inputs exact in their format, accumulated in any order with unit roundoff ``u`` over ``k`` terms and
 rounded once to the output's format with ``v`` (Higham, Accuracy and Stability of Numerical Algorithms, 3.1 and 3.5)::
@@ -8,10 +8,9 @@ rounded once to the output's format with ``v`` (Higham, Accuracy and Stability o
 Tensor cores truncate where others round, which doubles ``u`` (Fasi, Higham, Mikaitis, Pranesh, Numerical behavior of
 NVIDIA tensor cores, PeerJ CS 2021). TF32 first rounds both inputs to 11 significant bits.
 
-Where ``k u`` is near 1 that says nothing: for fp8 a matrix of zeros would pass. The operands that are measured here have
-random signs, and for those a sum of terms with root of squares ``r`` leaves ``SIGMAS r`` nowhere on its way (Hoeffding,
-Probability inequalities for sums of bounded random variables, 1963), so that one rounding of it is worth at most
-``u SIGMAS r`` instead of ``u |A||B|``.
+If ``k u`` is near 1 the bound is useless: for fp8 a matrix of zeros would pass. The measured operands have random signs, and a
+sum of such terms with root of squares ``r`` never exceeds ``SIGMAS r`` on its way (Hoeffding, Probability inequalities for
+sums of bounded random variables, 1963), so one rounding of it is at most ``u SIGMAS r`` instead of ``u |A||B|``.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ class Rounding:
     accumulate: float
     output: float
     terms: int = 1
-    """Of the sum that are added before the accumulator is rounded, as far as that is known."""
+    """Terms of the sum that are added before the accumulator is rounded, as far as known."""
 
 
 ROUNDINGS: Mapping[str, Rounding] = {
@@ -57,10 +56,10 @@ SIGMAS = 8.0
 
 
 def random_growth(dtype: str, k: int) -> float:
-    """What |C - AB| of an element is at most, over the root of the sum of its ``k`` squared terms, before C is rounded.
+    """Maximum |C - AB| of an element, relative to the root of the sum of its ``k`` squared terms, before C is rounded.
 
-    For operands whose signs are random. Roundings of the accumulator may all go one way (it is truncated while its sign
-    stays); those of single terms and of inputs have the terms' signs, and add up as random ones do.
+    For operands with random signs. Roundings of the accumulator may all go one way (it is truncated while its sign stays);
+    those of single terms and of inputs have the terms' signs, and add up like random ones.
     """
     u = ROUNDINGS[dtype]
     steps = k / u.terms

@@ -31,7 +31,7 @@ class BenchCase:
 
     family: str
     variant: str
-    """Of the family: ``product``, ``prefill``, ``decode``, ``copy``, ``triad``, ``h2d``, ``read`` ..."""
+    """Variant of the family: ``product``, ``prefill``, ``decode``, ``copy``, ``triad``, ``h2d``, ``read`` ..."""
     dtype: str
     parameters: Mapping[str, int]
     on: frozenset[str] = BOTH
@@ -52,7 +52,7 @@ class BenchCase:
 
     @property
     def words(self) -> str:
-        """For a table: ``matmul bf16 8192x8192x8192``, ``copy h2d pinned 256 MiB``, ``attention decode bf16 32 x 4096``."""
+        """Label for a table: ``matmul bf16 8192x8192x8192``, ``copy h2d pinned 256 MiB``, ``attention decode bf16 32 x 4096``."""
         p = self.parameters
         parts = [self.family, self.variant.replace("-", " ") if self.variant != "product" else "", self.dtype]
         if self.family == "matmul":

@@ -1,9 +1,9 @@
 """Expected range of a measurement: from the specification, from the kernel model of this device, and from the records of this
 machine.
 
-The range is the central 95 % of the prediction's own spread, which was measured on rows kept from its fit, and of what
-healthy cards of one kind differ by: the model has seen one card of a kind, under one version of the libraries. A healthy
-card is not expected to reach its peak: the model holds the clock its power limit allows.
+The range is the central 95 % of the prediction's spread on held-out rows, combined with the spread between healthy cards of
+one kind: the model was fitted on one card of a kind, with one version of the libraries. A healthy card is not expected to
+reach its peak: the model uses the clock that its power limit allows.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Verdict(StrEnum):
     LOW = "low"
     HIGH = "high"
     UNKNOWN = "unknown"
-    """Nothing says what to expect; the reason is with it."""
+    """No expectation; a reason is given."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class Expectation:
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """A record and its verdict. ``reason`` says why there is no expectation, or what explains a low rate."""
+    """A record and its verdict. ``reason`` explains a missing expectation or a low rate."""
 
     case: BenchCase
     subject: Subject
@@ -76,14 +76,14 @@ class Judgement:
 
     @property
     def of_peak(self) -> float | None:
-        """Measured over the specified peak; None where there is none."""
+        """Measured rate over the specified peak; None without one."""
         if self.expectation is None or self.expectation.peak is None or self.record.value is None:
             return None
         return self.record.value / self.expectation.peak
 
 
 def expectation(case: BenchCase, subject: Subject) -> tuple[Expectation | None, str]:
-    """What ``subject`` should reach in ``case``; None and a reason where it is unknown."""
+    """Expected result of ``subject`` in ``case``; None and a reason if unknown."""
     if subject.slice:
         return None, "a slice of a GPU: the catalogue knows whole ones"
     try:
@@ -154,7 +154,7 @@ def range_of(time: Estimate, amount: float, peak: float | None, source: str) -> 
 
 
 def _of_processor(case: BenchCase, c: Cpu, cores: int) -> tuple[Expectation | None, str]:
-    """A whole processor only: the share of the memory channels that a part of one gets is nobody's to know."""
+    """Only for a whole processor: the share of memory channels of a part is unknown."""
     from gpuwise.predict import cpu
 
     if cores < c.cores:

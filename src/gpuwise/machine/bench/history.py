@@ -16,7 +16,7 @@ from gpuwise.records.record import Record
 
 @dataclass(frozen=True, slots=True)
 class Past:
-    """One measurement of one device. ``median`` is None where every one of its ``count`` records failed."""
+    """One measurement of one device. ``median`` is None if all of its ``count`` records failed."""
 
     newest: Judgement
     median: float | None
@@ -33,7 +33,7 @@ class DevicePast:
 
 
 def history(records: Sequence[Record]) -> list[DevicePast]:
-    """The devices in the order in which they come first. Records without a run are left out."""
+    """The devices in order of first appearance. Records without a run are skipped."""
     by_device: dict[tuple[str, str, str], list[Record]] = {}
     for record in records:
         if record.run is not None:

@@ -10,7 +10,7 @@ from gpuwise.records.record import Value
 
 
 class NotHereError(GpuwiseError):
-    """This device or this software has no such operation; ``message`` says what is missing. Not a failure."""
+    """This device or software lacks the operation; ``message`` names the missing part. Not a failure."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +20,7 @@ class Check:
     correct: bool
     error: float
     what: str
-    """What was compared: ``4,096 elements and every column's sum``."""
+    """Description of the comparison: ``4,096 elements and every column's sum``."""
 
 
 def _no_close() -> None:
@@ -29,7 +29,7 @@ def _no_close() -> None:
 
 @dataclass(frozen=True, slots=True)
 class PreparedCase:
-    """What a family's maker returns for one case on one device."""
+    """Result of a family's maker for one case on one device."""
 
     sample: Callable[[], float]
     """Runs the case and returns the seconds of one execution."""

@@ -1,7 +1,6 @@
-"""Runs cases on subjects: each is prepared, warmed up, checked, sampled until its median is known well enough, and stored at
-once.
+"""Runs cases on subjects: each is prepared, warmed up, checked, sampled until its median is precise enough, and stored at once.
 
-One that fails is a record with its reason; an interruption keeps what was measured.
+A failed case is a record with its reason; after an interruption finished measurements remain.
 """
 
 from __future__ import annotations
@@ -40,8 +39,8 @@ MAKERS = {
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """``each_s`` for the samples of one case. No case begins after ``end_s`` of the clock but one where nothing was tried before,
-    and one that is at work then is cut off; one that takes longer than ``case_s`` in all is cut off too (None: no end)."""
+    """``each_s`` for the samples of one case. After ``end_s`` of the clock no case starts (except the very first), and a
+    running one is stopped; a case that takes longer than ``case_s`` in total is stopped too (None: no limit)."""
 
     each_s: float = 2.0
     end_s: float | None = None
@@ -143,8 +142,8 @@ def run_case(
     now: Callable[[], float] = time.time,
     left_s: float | None = None,
 ) -> Record:
-    """The record of one case on one subject. Raises NotHereError where it does not exist, MeasurementTimeout after ``left_s``,
-    and nothing else of its own."""
+    """The record of one case on one subject. Raises only NotHereError if it does not exist, and MeasurementTimeout after
+    ``left_s``."""
     empty = Record(
         now(),
         case.key,

@@ -1,9 +1,9 @@
-"""How often to measure: until the median is known well enough, or the time is up. Pure: the clock is an argument.
+"""When to stop sampling: once the median is precise enough, or the time is up. Pure: the clock is an argument.
 
-The 95 % interval of a median needs no model of the noise: with ``n`` samples the k-th smallest and the k-th largest
-bound it, k the largest number with P(Binomial(n, 1/2) < k) <= 2.5 % (David and Nagaraja, Order Statistics, 7.1). Below
-six samples there is none. Samples that hang together (a clock that drifts) make it narrower than it should be: the
-conditions stored beside a measurement say whether clocks moved.
+The 95 % interval of a median needs no model of the noise: with ``n`` samples the k-th smallest and the k-th largest bound it,
+k the largest number with P(Binomial(n, 1/2) < k) <= 2.5 % (David and Nagaraja, Order Statistics, 7.1). Below six samples there
+is no interval. Correlated samples (a drifting clock) make it too narrow: the conditions stored with a measurement show whether
+clocks moved.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ TARGET = 0.01
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """Of samples in one unit: their median with its 95 % interval (None below six samples)."""
+    """Summary of samples in one unit: median with its 95 % interval (None below six samples)."""
 
     median: float
     low: float | None
@@ -31,7 +31,7 @@ class Summary:
 
     @property
     def half_width(self) -> float:
-        """Half the interval over the median; infinite where there is none yet."""
+        """Half the interval over the median; infinite without an interval."""
         if self.low is None or self.high is None or self.median <= 0:
             return math.inf
         return (self.high - self.low) / (2.0 * self.median)
@@ -88,10 +88,10 @@ def measure(
 
 
 def outliers(values: Sequence[float]) -> tuple[int, ...]:
-    """Positions of rates that fall out of their siblings' to the low side.
+    """Positions of rates that are low outliers among their siblings.
 
-    Three or more are needed: of two nobody knows which is wrong. Low is below the median by more than
-    ``NODE_SPREAD`` and by a robust score of more than ``LARGEST_SCORE``.
+    Three or more are needed: with two, either may be wrong. Low means below the median by more than ``NODE_SPREAD`` and by a
+    robust score above ``LARGEST_SCORE``.
     """
     if len(values) < 3:
         return ()
@@ -106,8 +106,8 @@ def outliers(values: Sequence[float]) -> tuple[int, ...]:
 
 
 NODE_SPREAD = 0.05
-"""What cards of one healthy node differ by (stas00/ml-engineering, compute/accelerator/benchmarks, MAMF of 8 GPUs of a
-node: 5 % and more)."""
+"""Spread between cards of a healthy node (stas00/ml-engineering, compute/accelerator/benchmarks, MAMF of 8 GPUs of a node: 5 %
+and more)."""
 LARGEST_SCORE = 3.5
 """Iglewicz and Hoaglin, How to Detect and Handle Outliers (1993): scores beyond are called outliers."""
 NORMAL_MAD = 0.6745

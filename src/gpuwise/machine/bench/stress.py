@@ -27,13 +27,13 @@ CASES_BY_KIND: dict[str, tuple[BenchCase, ...]] = {
     ),
     "cpu": (product_case("fp32", 1024, 1024, 1024, frozenset({"cpu"})),),
 }
-"""What is repeated: the first that the device has."""
+"""Case to repeat: the first that the device supports."""
 WATCH_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class StressResult:
-    """What a device answered over ``seconds``. Rates are of the whole loop, comparisons included."""
+    """Results of a device over ``seconds``. Rates are of the whole loop, comparisons included."""
 
     subject: Subject
     case: BenchCase | None
@@ -46,7 +46,7 @@ class StressResult:
     rate_first: float | None
     """Median FLOP/s of the first quarter of the executions."""
     rate_last: float | None
-    """Of the last quarter: heat and power show as the difference."""
+    """Rate of the last quarter: the difference shows heat and power limits."""
     samples: tuple[Sample, ...] = ()
     failed: str | None = None
     interrupted: bool = False

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from gpuwise.machine.devices.backend import Devices
 
 MEMORY_SLACK = 0.06
-"""Devices of one product name are told apart by their memory; what a process is shown is less than the total by up to
-1/16 (inline error correction)."""
+"""Relative tolerance when products of one name are distinguished by memory; a process sees up to 1/16 less than the total
+(inline error correction)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Subject:
     kind: str
     """``cuda`` (ROCm too) or ``cpu``."""
     index: int
-    """As PyTorch counts."""
+    """Index in PyTorch's order."""
     name: str
     device: str
     """The driver's unique name; ``cpu``."""
@@ -49,7 +49,7 @@ class Subject:
     backend: Devices | None = None
     backend_index: int = 0
     slice: bool = False
-    """A part of a card (MIG): what the catalogue says of the whole does not hold."""
+    """Whether it is a part of a card (MIG), for which the catalogue's values of the whole are not valid."""
 
     @property
     def id(self) -> str | None:
@@ -82,7 +82,7 @@ def find_subjects(backends: Iterable[Devices] = ()) -> list[Subject]:
 
 
 def pick_subjects(subjects: list[Subject], selectors: tuple[str, ...]) -> list[Subject]:
-    """Those named: ``cpu``, ``gpu``, ``gpu0``, ``0``, ``cuda:1``. Raises InputError for one that is not here."""
+    """The named subjects: ``cpu``, ``gpu``, ``gpu0``, ``0``, ``cuda:1``. Raises InputError for one that is not here."""
     if not selectors:
         return subjects
     picked: list[Subject] = []
@@ -184,7 +184,7 @@ def this_processor() -> Subject:
 
 
 def processor_name() -> str:
-    """As the system names it; the architecture where it does not."""
+    """The system's name of the processor, or else the architecture."""
     return _processor_name(kernel_root())
 
 
@@ -205,7 +205,7 @@ def machine_id() -> str:
 
 
 def describe(subjects: list[Subject]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The machine and its software, as they are kept with a run. The host's name is in neither."""
+    """Machine and software as stored with a run, without the host's name."""
     gpus = [s for s in subjects if s.kind == "cuda"]
     machine: dict[str, Any] = {
         "os": platform.system(),

@@ -1,8 +1,8 @@
 """Seconds of one execution on a device of PyTorch, without what the host needs to launch it.
 
-On a GPU the launches are captured into a CUDA graph, where that is possible, and timed between events; operands rotate
-through more copies than the last-level cache holds, so that each execution finds them in memory as a training step
-does. On the processor a sample repeats the call until a clock of a nanosecond can tell.
+On a GPU the launches are captured into a CUDA graph, where that is possible, and timed between events; operands rotate through
+more copies than the last-level cache holds, so each execution reads them from memory as in a training step. On the processor a
+sample repeats the call until a nanosecond clock can resolve it.
 """
 
 # pyright: basic
@@ -18,13 +18,13 @@ from gpuwise.machine.bench.subjects import Subject
 from gpuwise.records.record import Value
 
 SAMPLE_S = 0.004
-"""A sample lasts at least about this long: events tell half a microsecond."""
+"""Minimum length of a sample: events resolve half a microsecond."""
 GRAPH_S = 0.001
 """Launches in one graph take about this long: replaying it then costs nothing against it."""
 MOST_LAUNCHES = 256
 MOST_COPIES = 64
 CACHE_BYTES = 64 * 2**20
-"""Where PyTorch does not tell the last-level cache: more than most have."""
+"""Cache size if PyTorch does not report the last-level cache: more than most have."""
 WARM_S, STILL_WARM_S = 0.3, 0.03
 """Work before the first sample: clocks come up from idle. Shorter on a device that was at work within ``COLD_AFTER_S``."""
 COLD_AFTER_S = 1.0
@@ -119,10 +119,10 @@ _CAPTURING = threading.Lock()
 
 
 def capture(torch: Any, device: Any, body: Callable[[], None]) -> Any:
-    """What ``body`` launches on ``device``, as a CUDA graph. Raises whatever the libraries raise.
+    """The launches of ``body`` on ``device`` as a CUDA graph. Raises the libraries' errors.
 
-    The stream is the device's own: the one PyTorch would take belongs to the first device that was ever captured on, and
-    launches on another device would run at once and leave the graph empty. Other threads may allocate meanwhile.
+    The stream is the device's own: PyTorch's default stream belongs to the first captured device, and launches on another
+    device would run immediately and leave the graph empty. Other threads may allocate meanwhile.
     """
     with _CAPTURING:
         side = torch.cuda.Stream(device)

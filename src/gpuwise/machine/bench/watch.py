@@ -56,7 +56,7 @@ class Watch:
 
     @property
     def conditions(self) -> dict[str, Value]:
-        """Of all readings so far."""
+        """Conditions over all readings so far."""
         if self._subject.kind == "cpu":
             return others_busy(self._began, self._ended, self._subject.units)
         if self._subject.backend is None:
@@ -89,7 +89,7 @@ def _host_times() -> tuple[float, float, float] | None:
 def others_busy(
     began: tuple[float, float, float] | None, ended: tuple[float, float, float] | None, cores: int
 ) -> dict[str, Value]:
-    """What share of the cores other programs took between two readings; nothing where they are too close to tell."""
+    """Share of the cores used by other programs between two readings; empty if they are too close."""
     if began is None or ended is None or ended[0] - began[0] < LEAST_S:
         return {}
     others = (ended[1] - began[1]) - (ended[2] - began[2])
@@ -97,8 +97,8 @@ def others_busy(
 
 
 def summarise_samples(samples: Sequence[Sample]) -> dict[str, Value]:
-    """Median clocks, mean power, highest temperature, narrowest link, and the share of readings each event reason held.
-    What no reading gave is left out."""
+    """Median clocks, mean power, highest temperature, narrowest link, and the share of readings with each event reason.
+    Missing readings are omitted."""
     alive = [s for s in samples if s.state is State.OK]
     conditions: dict[str, Value] = {"readings": len(samples)}
     if len(alive) < len(samples):
@@ -120,7 +120,7 @@ def summarise_samples(samples: Sequence[Sample]) -> dict[str, Value]:
 
 
 def reason_name(bit: int) -> str:
-    """``SW_POWER_CAP``; a bit nobody has named as its number."""
+    """``SW_POWER_CAP``; an unknown bit as its number."""
     try:
         return EventReason(bit).name or hex(bit)
     except ValueError:
@@ -145,4 +145,4 @@ READ: Mapping[str, Callable[[list[float]], float]] = {
     "pcie_width": min,
     "pcie_generation": max,
 }
-"""Reading -> what is kept of many. The link's generation drops when idle, so the highest counts."""
+"""Reading -> how to combine many. The link's generation drops when idle, so the highest counts."""

@@ -1,6 +1,6 @@
-"""Apple devices as macOS tells everybody: the list of displays, the accelerator's registry entry and sysctl.
+"""Apple devices from unprivileged sources of macOS: the list of displays, the accelerator's registry entry and sysctl.
 
-Power, temperature and clocks take root (powermetrics) and are left unknown.
+Power, temperature and clocks need root (powermetrics) and are left unknown.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ def _json(raw: bytes) -> Mapping[str, Any]:
 
 
 def _gpus(document: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Entries of Apple's own GPUs: those of AMD and Intel in older Macs are left out."""
+    """Entries of Apple's own GPUs, without those of AMD and Intel in older Macs."""
     listed = _mappings(document.get("SPDisplaysDataType"))
     return [g for g in listed if "apple" in f"{g.get('spdisplays_vendor', '')} {g.get('sppci_model', '')}".lower()]
 

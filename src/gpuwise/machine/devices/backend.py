@@ -26,8 +26,8 @@ class Devices(Protocol):
         ...
 
     def sample(self, index: int, *, processes: bool = True) -> Sample:
-        """The quick readings of one device. A lost or unreachable device gives a sample that says so: never an error, and
-        a device that comes back is read again. No call in here may take the driver longer than about a millisecond."""
+        """The quick readings of one device. A lost or unreachable device gives a sample with that state, never an error; a
+        device that comes back is read again. No driver call in here may take longer than about a millisecond."""
         ...
 
     def health(self, index: int) -> Health:

@@ -1,7 +1,7 @@
 """Control groups of Linux, versions 1 and 2: limits of a process, and the container that a group belongs to.
 
-Files are read by a function given (path -> text, None where it cannot be read), so that a real tree, a folder that stands
-for one and a scripted machine are asked by the same rules.
+Files are read by a given function (path -> text, None if unreadable), so a real tree, a test folder and a scripted machine
+follow the same rules.
 """
 
 from __future__ import annotations
@@ -13,25 +13,25 @@ from dataclasses import dataclass
 Read = Callable[[str], str | None]
 _BASE = "/sys/fs/cgroup"
 _NO_LIMIT_V1 = 2**60
-"""Version 1 tells no limit as the largest whole page below 2**63; no machine has 2**60 bytes."""
+"""Version 1 reports no limit as the largest whole page below 2**63; no machine has 2**60 bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Of this process's group and all above it: the tightest."""
+    """The tightest limits of this process's group and all above it."""
 
     version: int | None = None
-    """Of the control groups, 1 or 2; None where there are none."""
+    """Version of the control groups, 1 or 2; None without any."""
     cpus: float | None = None
     """Processors' worth of time; None: no limit."""
     memory_bytes: int | None = None
     """None: no limit."""
     memory_used_bytes: int | None = None
-    """Of the group with that limit."""
+    """Memory use of the group with that limit."""
 
 
 def read_limits(read: Read) -> Limits:
-    """The limits of the process that reads. Text that is none of the kernel's counts as no limit."""
+    """Limits of the current process. Invalid text counts as no limit."""
     lines = (read("/proc/self/cgroup") or "").splitlines()
     groups = {names: path for _, names, path in (line.split(":", 2) for line in lines if line.count(":") >= 2)}
     if "" in groups and read(f"{_BASE}/cgroup.controllers") is not None:
@@ -60,7 +60,7 @@ def _limits_v1(read: Read, groups: Mapping[str, str]) -> Limits:
 
 
 def _tightest(read: Read, limits: list[tuple[int, str]]) -> tuple[int | None, int | None]:
-    """The least limit, and the use that its file tells."""
+    """The lowest limit, and the use reported with it."""
     if not limits:
         return None, None
     limit, use_file = min(limits)
@@ -81,7 +81,7 @@ def _cpu_max(text: str | None) -> float | None:
 
 
 def _number(text: str | None) -> int | None:
-    """A whole number that is no longer than the kernel's, else None; -1 is none."""
+    """A whole number within the kernel's length, else None; -1 counts as None."""
     text = (text or "").strip()
     return int(text) if text.isascii() and text.isdigit() and len(text) <= 20 else None
 
@@ -98,7 +98,7 @@ _ENGINES = (
     ("lxc", "lxc"),
     ("machine.slice", "nspawn"),
 )
-"""What a group's path has in it -> the engine that made it, the most telling first."""
+"""Part of a group's path -> container engine, the most specific first."""
 _DAEMON = re.compile(r"/(docker|containerd|crio|lxcfs|lxc(-\w+)?)\.(service|socket)(?=/|$)")
 """The engines' own services, which run outside any container."""
 _ID = re.compile(r"(?<![0-9a-z])[0-9a-f]{64}(?![0-9a-z])")

@@ -22,7 +22,7 @@ servers give numbers only."""
 
 @dataclass(frozen=True, slots=True)
 class CpuReading:
-    """What Linux reports about its processors; None with a reason in ``unknown``."""
+    """Linux's readings of its processors; None with a reason in ``unknown``."""
 
     model: str | None
     vendor: str | None
@@ -37,7 +37,7 @@ class CpuReading:
     """Mean of the cores now."""
     clock_max_hz: float | None
     governor: str | None
-    """Of the first core; ``mixed`` where the cores differ."""
+    """Governor of the first core; ``mixed`` if the cores differ."""
     numa_nodes: int | None
     memory: HostMemory
     cgroup: int | None
@@ -45,7 +45,7 @@ class CpuReading:
     cpu_limit: float | None
     """Processors' worth of time this process's group may use; None: no limit."""
     memory_limit_bytes: int | None
-    """Of its group; None: no limit."""
+    """Memory limit of its group; None: no limit."""
     memory_limit_used_bytes: int | None
     fact_id: str | None
     """In the catalogue of processors."""
@@ -98,7 +98,7 @@ def read_cpu(root: Path = Path("/"), *, usable: int | None = None) -> CpuReading
 
 
 def affinity_cores() -> int | None:
-    """Logical processors this process may run on; None where the system does not tell."""
+    """Logical processors this process may run on; None if the system does not report them."""
     try:
         return len(os.sched_getaffinity(0))
     except (AttributeError, OSError):
@@ -114,7 +114,7 @@ def usable_cores(root: Path = Path("/"), *, affinity: int | None = None) -> int:
 
 
 def processor_name(root: Path = Path("/")) -> str | None:
-    """The processor's name as the system reports it; None where it does not."""
+    """The processor's name from the system; None without one."""
     model_name = _model(_cpuinfo(root))
     return " ".join(model_name.split()) if model_name else None
 
@@ -195,7 +195,7 @@ def _clock_hz(root: Path, blocks: list[dict[str, str]]) -> float | None:
 
 
 def _fact_id(model: str | None) -> str | None:
-    """Of the catalogue, where it knows the name."""
+    """Id in the catalogue, if it has the name."""
     from gpuwise.errors import GpuwiseError
     from gpuwise.facts.hardware.cpus import find_cpu
 

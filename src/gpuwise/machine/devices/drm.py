@@ -17,12 +17,12 @@ class DrmDevices:
 
     vendor: ClassVar[str]
     maker: ClassVar[str]
-    """As people write the vendor: ``AMD``."""
+    """Vendor's display name: ``AMD``."""
 
     def __init__(self, cards: Sequence[DrmCard]) -> None:
         self._cards = tuple(cards)
         self._identities: dict[int, Identity] = {}
-        """Of every card that was read; a lost one keeps its name."""
+        """Identities of every card read so far; a lost one keeps its name."""
 
     def identities(self) -> tuple[Identity, ...]:
         return tuple(self._lost(i) or self._identity(i) for i in range(len(self._cards)))
@@ -39,7 +39,7 @@ class DrmDevices:
         return self._cards[index]
 
     def _card_here(self, index: int) -> DrmCard:
-        """As :meth:`_card`. Raises DeviceLostError for one that is gone."""
+        """Same as :meth:`_card`. Raises DeviceLostError for a missing one."""
         card = self._card(index)
         if not card.device.exists():
             message = f"{self.maker} GPU {index}: {GONE}"
@@ -47,7 +47,7 @@ class DrmDevices:
         return card
 
     def _lost(self, index: int) -> Identity | None:
-        """Of a card that is gone: its place and the name it had; None for one that is here."""
+        """Position and former name of a lost card; None for one that is here."""
         card, identity = self._cards[index], self._identities.get(index)
         if card.device.exists():
             return None

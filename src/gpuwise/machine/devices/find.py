@@ -21,14 +21,14 @@ BACKENDS: Mapping[str, str] = {
     "apple": "gpuwise.machine.devices.apple:open_apple",
     "intel": "gpuwise.machine.devices.intel:open_intel",
 }
-"""Vendor -> the function that opens its devices; it raises NoDriverError where there are none."""
+"""Vendor -> function that opens its devices; it raises NoDriverError without any."""
 _BY_FILES = ("nvidia", "amd", "intel")
 """Vendors whose devices are read, or placed, by the kernel's files."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceSearch:
-    """The backends that were opened, and the errors of those that were not."""
+    """The opened backends, and the errors of the others."""
 
     backends: tuple[Devices, ...]
     failed: Mapping[str, DeviceError]
@@ -36,7 +36,7 @@ class DeviceSearch:
 
 
 def kernel_root() -> Path:
-    """Where the kernel's files are."""
+    """Root folder of the kernel's files."""
     return Path(os.environ.get("GPUWISE_ROOT") or "/")
 
 

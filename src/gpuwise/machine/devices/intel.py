@@ -1,7 +1,7 @@
 """Intel devices through the files of the xe and i915 drivers, without root.
 
-How busy a device is and how much of its memory is used, these drivers tell root only (performance counters, debugfs). Power is
-the energy of the card between two samples.
+These drivers report utilisation and used memory to root only (performance counters, debugfs). Power is the energy of the card
+between two samples.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from gpuwise.units import MEGA, MICRO, MILLI
 
 VENDOR, VENDOR_ID, DRIVERS = "intel", 0x8086, ("xe", "i915")
 INTEGRATED = "00000000:00:02.0"
-"""Where Intel's processors have their own graphics."""
+"""Location of the graphics in Intel's processors."""
 _ROOT_ONLY = "the driver tells root only"
 _REASONS = {
     "pl1": EventReason.SW_POWER_CAP,
@@ -48,7 +48,7 @@ _FILES = {
 
 
 def open_intel(*, root: Path = Path("/")) -> IntelDevices:
-    """The Intel graphics devices of this machine. Raises NoDriverError where there are none."""
+    """The Intel graphics devices of this machine. Raises NoDriverError without any."""
     return IntelDevices(root=root)
 
 
@@ -154,7 +154,7 @@ def _milli(value: int | None) -> float | None:
 
 
 def _celsius(sensors: Files, *numbers: int) -> float | None:
-    """Of the first sensor that is there: 2 the package, 3 the memory (xe)."""
+    """Temperature of the first available sensor: 2 the package, 3 the memory (xe)."""
     for n in numbers:
         milli = sensors.number(f"temp{n}_input")
         if milli is not None:
@@ -168,7 +168,7 @@ def _limit_w(sensors: Files) -> float | None:
 
 
 def _event_reasons(files: Files, card: DrmCard) -> int | None:
-    """What the driver says holds the clock back; a state without any reason it names is kept as an unknown bit."""
+    """The driver's reasons for reduced clocks; a state without a known reason is reported as an unknown bit."""
     names = _FILES[card.driver]
     status = files.number(names["status"], "event_reasons")
     if status is None:

@@ -16,7 +16,7 @@ class HostMemory:
 
     total_bytes: int | None = None
     available_bytes: int | None = None
-    """What a new application can have without swapping."""
+    """Memory available to a new application without swapping."""
     swap_total_bytes: int | None = None
     swap_free_bytes: int | None = None
     huge_pages_total: int | None = None
@@ -38,7 +38,7 @@ _MOST_DIGITS = 15
 
 
 def read_memory(root: Path = Path("/")) -> HostMemory:
-    """From ``/proc/meminfo`` under ``root``; everything None where there is none."""
+    """From ``/proc/meminfo`` under ``root``; all None if it does not exist."""
     try:
         return memory_of((root / "proc/meminfo").read_bytes())
     except OSError:
@@ -46,7 +46,7 @@ def read_memory(root: Path = Path("/")) -> HostMemory:
 
 
 def total_bytes(root: Path = Path("/")) -> int | None:
-    """All of the machine's memory; from the C library where there is no ``/proc``; None where nothing tells."""
+    """Total memory of the machine; from the C library without ``/proc``; None if neither reports it."""
     total = read_memory(root).total_bytes
     if total is not None:
         return total
@@ -57,7 +57,7 @@ def total_bytes(root: Path = Path("/")) -> int | None:
 
 
 def memory_of(meminfo: bytes) -> HostMemory:
-    """From the text of ``/proc/meminfo``; what it does not say is None."""
+    """From the text of ``/proc/meminfo``; missing values are None."""
     bytes_by_field: dict[str, int] = {}
     for line in meminfo.splitlines():
         name, _, rest = line.partition(b":")
@@ -70,12 +70,12 @@ def memory_of(meminfo: bytes) -> HostMemory:
 
 @dataclass(frozen=True, slots=True)
 class MemoryModule:
-    """One module that is plugged in, as the firmware describes it; None where it does not."""
+    """One installed module, as the firmware describes it; None for missing values."""
 
     type: str | None
     """``DDR4``."""
     mt_s: int | None
-    """As it is configured, else its own rate."""
+    """Configured rate, else its own rate."""
     size_bytes: int | None
 
 
@@ -83,8 +83,8 @@ _MODULE = re.compile(r"E:MEMORY_DEVICE_(\d{1,4})_(\w+)=(.*)")
 
 
 def read_modules(root: Path = Path("/")) -> tuple[MemoryModule, ...]:
-    """The modules in udev's database, which everybody may read (``dmi_memory_id`` of systemd 248 and later fills it); empty
-    where there is none."""
+    """The modules in udev's database, readable by every user (filled by ``dmi_memory_id`` of systemd 248 and later); may be
+    empty."""
     try:
         text = (root / "run/udev/data/+dmi:id").read_text("utf-8", errors="replace")
     except OSError:

@@ -18,7 +18,7 @@ from gpuwise.machine.devices.readings import Driver, GpuProcess, Health, Identit
 
 IDLE_C = 35.0
 IDLE_SHARE = 0.1
-"""Of the power limit that an idle scripted card draws."""
+"""Power of an idle scripted card, as a share of the power limit."""
 
 Script = Callable[[float], Mapping[str, Any]]
 

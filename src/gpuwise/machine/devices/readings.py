@@ -1,7 +1,7 @@
 """Readings of a device, in SI units. A reading that is missing is None, and ``unknown`` has the reason.
 
-:class:`Identity` is read once, :class:`Sample` at every refresh, :class:`Health` now and then (its readings are slow or
-seldom change). A reading is never guessed: 0 means that the device said 0.
+:class:`Identity` is read once, :class:`Sample` at every refresh, :class:`Health` now and then (its readings are slow or seldom
+change). A reading is never guessed: 0 means that the device reported 0.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ class State(StrEnum):
 
 
 class EventReason(IntFlag):
-    """Why the clocks are below what they could be (nvml.h, ``nvmlClocksEventReason*``); other vendors are mapped to it.
+    """Reason for reduced clocks (nvml.h, ``nvmlClocksEventReason*``); other vendors are mapped to it.
 
-    Bits that are not here are kept and shown as numbers.
+    Unknown bits are shown as numbers.
     """
 
     IDLE = 0x1
@@ -47,9 +47,9 @@ class Driver:
     vendor: str
     """``nvidia``, ``amd``, ``apple``, ``intel`` or ``null``."""
     version: str | None
-    """Of the loaded kernel driver: ``580.95.05``."""
+    """Version of the loaded kernel driver: ``580.95.05``."""
     library_version: str | None = None
-    """Of the library asked (NVML): it differs from the driver's only in its own numbering."""
+    """Version of the library (NVML): it differs from the driver's only in its own numbering."""
     cuda_version: tuple[int, int] | None = None
     """The newest CUDA the driver runs, (13, 0); not the toolkit's, not a wheel's."""
     unknown: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -74,7 +74,7 @@ class Identity:
     serial: str | None = None
     compute_capability: tuple[int, int] | None = None
     architecture: str | None = None
-    """As the vendor names what software is compiled for: ``sm_90``, ``gfx942``."""
+    """Vendor's name of the compilation target: ``sm_90``, ``gfx942``."""
     memory_bytes: int | None = None
     unified_memory: bool | None = None
     """The device shares the processor's memory."""
@@ -88,7 +88,7 @@ class Identity:
     temperature_shutdown_c: float | None = None
     memory_temperature_max_c: float | None = None
     pcie_generation_max: int | None = None
-    """Of device and slot together."""
+    """Highest generation that device and slot support."""
     pcie_width_max: int | None = None
     n_nvlinks: int | None = None
     """Links the device has, active or not; of XGMI on AMD's."""
@@ -100,7 +100,7 @@ class Identity:
     numa_node: int | None = None
     vbios: str | None = None
     mig_uuids: tuple[str, ...] = ()
-    """Of those parts, in their order."""
+    """UUIDs of those parts, in their order."""
     unknown: Mapping[str, str] = field(default_factory=dict[str, str])
     """Reading -> why it is None: ``not supported``, ``no permission``."""
 
@@ -126,14 +126,14 @@ class Sample:
 
     index: int
     at_s: float
-    """Of a clock that never jumps (``time.monotonic``)."""
+    """Time of a monotonic clock (``time.monotonic``)."""
     state: State = State.OK
     utilization: float | None = None
     """Share of the driver's window (1/6 to 1 s) in which any kernel ran: 1 does not mean well used."""
     memory_utilization: float | None = None
     """Share of that window in which memory was read or written."""
     memory_used_bytes: int | None = None
-    """Without what the driver reserves."""
+    """Used memory, without the driver's reserve."""
     memory_reserved_bytes: int | None = None
     memory_total_bytes: int | None = None
     power_w: float | None = None
@@ -169,8 +169,8 @@ class Health:
     index: int
     at_s: float
     held_back_s: Mapping[str, float] = field(default_factory=dict[str, float])
-    """Seconds the clocks were held since the driver was loaded, by ``SW_POWER_CAP``, ``SYNC_BOOST``, ``SW_THERMAL``,
-    ``HW_THERMAL``, ``HW_POWER_BRAKE`` (names of :class:`EventReason`); on AMD's, since they were first asked for."""
+    """Seconds of reduced clocks since the driver was loaded, by ``SW_POWER_CAP``, ``SYNC_BOOST``, ``SW_THERMAL``,
+    ``HW_THERMAL``, ``HW_POWER_BRAKE`` (names of :class:`EventReason`); on AMD's, since the first query."""
     ecc_corrected: int | None = None
     """Since the driver was loaded."""
     ecc_uncorrected: int | None = None
@@ -182,7 +182,7 @@ class Health:
     remap_failed: bool | None = None
     retired_pages_pending: bool | None = None
     recovery_action: str | None = None
-    """What the driver asks for: ``none``, ``reset``, ``reboot``, ``drain``, ``drain and reset``."""
+    """Recovery action recommended by the driver: ``none``, ``reset``, ``reboot``, ``drain``, ``drain and reset``."""
     pcie_replays: int | None = None
     pcie_sent_bytes_per_s: float | None = None
     """From the device; the driver measures it over 20 ms, so it is not among the quick readings."""
@@ -202,7 +202,7 @@ class Xid:
 
     code: int
     at_s: float | None
-    """Of ``time.time``; None when the log gives none."""
+    """Time of ``time.time``; None if the log has none."""
     pci_bus_id: str | None
     text: str = ""
 
@@ -218,4 +218,4 @@ class Peer:
     ``unknown``."""
     n_links: int | None = None
     can_read: bool | None = None
-    """Peer access, as the driver says; what the machine's IOMMU makes of it is not in here."""
+    """Peer access, as reported by the driver; without the effect of the machine's IOMMU."""

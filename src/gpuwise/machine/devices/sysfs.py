@@ -82,7 +82,7 @@ def bus_id_of(slot: str) -> str | None:
 
 
 def pci_name(root: Path, vendor_id: int, device_id: int | None) -> str | None:
-    """What the list of PCI devices of this system calls a device; None where it is not listed."""
+    """Name of a device in this system's list of PCI devices; None if not listed."""
     if device_id is None:
         return None
     vendor, device = f"{vendor_id:04x}  ", f"\t{device_id:04x}  "
@@ -103,7 +103,7 @@ def pci_name(root: Path, vendor_id: int, device_id: int | None) -> str | None:
 
 
 def pcie_generation(speed: str | None) -> int | None:
-    """Of ``16.0 GT/s PCIe``; None for what is no such text."""
+    """Generation from ``16.0 GT/s PCIe``; None for other text."""
     try:
         return _GENERATION_BY_SPEED.get(float((speed or "").split()[0]))
     except (IndexError, ValueError):
@@ -111,13 +111,13 @@ def pcie_generation(speed: str | None) -> int | None:
 
 
 def with_reasons(reading: _Told, reasons: Mapping[str, str], not_asked: Sequence[str] = ()) -> _Told:
-    """Every reading that is None gets its reason; that of a file where one was kept."""
+    """Adds a reason for every reading that is None; the stored reason of its file if any."""
     empty = {f.name for f in fields(reading) if getattr(reading, f.name) is None} - {"error", *not_asked}
     return replace(reading, unknown={name: reasons.get(name, "not supported") for name in sorted(empty)})
 
 
 class Files:
-    """Small files of a folder; why a reading is not there is kept."""
+    """Small files of a folder; reasons for missing readings are stored."""
 
     __slots__ = ("_folder", "reasons")
 

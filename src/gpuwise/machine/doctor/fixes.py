@@ -32,14 +32,14 @@ def os_family(machine: Machine) -> OsCommands | None:
 
 
 def generations_here(machine: Machine) -> tuple[Generation, ...]:
-    """The generations of NVIDIA's cards here, from what the driver says or from the names of the chips on the bus."""
+    """The generations of NVIDIA's cards here, from the driver or the chip names on the bus."""
     candidates = [generation_of(c.identity.compute_capability) for c in machine.nvidia_cards if c.identity.compute_capability]
     candidates += [generation_of_chip(c.name) for c in machine.pci_of(NVIDIA) if c.name]
     return tuple(dict.fromkeys(g for g in candidates if g))
 
 
 def branch_for(machine: Machine) -> int:
-    """The driver branch to install: the oldest of those the cards here want, so that every card keeps running."""
+    """The driver branch to install: the oldest of those that the cards here need, so that every card keeps working."""
     from gpuwise.facts.software.compatibility import generations
 
     known = generations().values()
@@ -52,13 +52,13 @@ def branch_for(machine: Machine) -> int:
 
 
 def legacy_branch(machine: Machine) -> int | None:
-    """The branch that the kernel's log names for a GPU which the loaded driver ignores, whether or not its name is known."""
+    """The branch named in the kernel's log for a GPU that the loaded driver ignores, also for an unknown GPU."""
     matches = (re.search(r"supported through the NVIDIA (\d{3})\.", line) for line in machine.kernel_log)
     return next((int(m.group(1)) for m in matches if m is not None), None)
 
 
 def refused_by_open_modules(machine: Machine) -> bool:
-    """Whether the kernel's log says so of a GPU, whether or not its name is known."""
+    """Whether the kernel's log reports this for a GPU, also for an unknown one."""
     return any("not supported by open nvidia.ko" in line for line in machine.kernel_log)
 
 
@@ -110,7 +110,7 @@ def pip(machine: Machine) -> str:
 
 
 def _bring_pip(machine: Machine) -> str:
-    """What goes before a command of pip where pip is not installed, and uv is not here to do without it."""
+    """Commands needed before a pip command if pip is not installed and uv is not available instead."""
     python = machine.python
     return "" if python is None or python.has_pip else f"{shlex.quote(python.path)} -m ensurepip && "
 
@@ -139,7 +139,7 @@ def pip_uninstall(machine: Machine, *names: str) -> str:
 
 
 def new_environment(machine: Machine, python: str, folder: str, *words: str) -> tuple[str, ...]:
-    """An environment of its own with Python ``python`` (``3.12``), and an installation in it: with uv where it is here."""
+    """A new environment with Python ``python`` (``3.12``), and an installation in it: with uv if available."""
     tail = " ".join(words)
     if machine.uv:
         return f"uv venv --python {python} {folder}", f"uv pip install --python {folder}/bin/python {tail}"
@@ -155,7 +155,7 @@ def numbers(text: str | None) -> Version | None:
 
 
 def driver_number(machine: Machine) -> Version | None:
-    """(550, 54, 14) of the loaded driver; None when it is not known."""
+    """(550, 54, 14) of the loaded driver; None if unknown."""
     return numbers(machine.driver_version)
 
 
@@ -203,7 +203,7 @@ def install_torch(machine: Machine, wheel: Wheel) -> tuple[str, ...]:
 
 
 def conda_torch(machine: Machine) -> Package | None:
-    """conda's pytorch, where conda installed the torch that is found and pip none of another version."""
+    """conda's pytorch, if conda installed the torch that is found and pip no other version."""
     here = machine.python
     conda = next((p for p in here.packages if p.name == "pytorch" and p.place == "conda"), None) if here else None
     if here is None or conda is None:
@@ -230,7 +230,7 @@ def torch_fix(machine: Machine, cards: Sequence[Capability], *, driver: bool = T
 
 
 def no_wheel(machine: Machine, cards: Sequence[Capability]) -> Fix:
-    """What to do where no known wheel runs: another interpreter, another driver, or a build of one's own."""
+    """Fix if no known wheel runs: another interpreter, another driver, or a build from source."""
     python = machine.python
     if python and python.version:
         any_python = wheels_for(cards, driver_number(machine))

@@ -1,8 +1,8 @@
 """The doctor's access to a machine: files, links, commands with a time limit, the environment. Nothing is changed.
 
 Everything a probe reads goes through a :class:`Host`, so that a machine with a fault is a few lines of data
-(:class:`ScriptedHost`). No method raises on what a machine holds: an unreadable file is None, a command that is not there
-has no exit status.
+(:class:`ScriptedHost`). No method raises because of a machine's state: an unreadable file is None, a missing command has no
+exit status.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Protocol
 from gpuwise.machine.devices.cpu import affinity_cores
 
 MOST_BYTES = 4 << 20
-"""No file of interest is larger; the rest of a larger one is left out."""
+"""No relevant file is larger; the rest of a larger one is ignored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +59,11 @@ class Host(Protocol):
         ...
 
     def link(self, path: str) -> str | None:
-        """What a symbolic link points to."""
+        """Target of a symbolic link."""
         ...
 
     def names(self, path: str) -> tuple[str, ...]:
-        """The names in a folder, sorted; empty when there is none."""
+        """The names in a folder, sorted; may be empty."""
         ...
 
     def exists(self, path: str) -> bool: ...
@@ -77,7 +77,7 @@ class Host(Protocol):
         ...
 
     def limit(self, name: str) -> int | None:
-        """A soft limit of this process (``nofile``, ``memlock``, ``address_space``), -1 for none; None where nothing says it."""
+        """A soft limit of this process (``nofile``, ``memlock``, ``address_space``), -1 for unlimited; None if unknown."""
         ...
 
     def fact(self, name: str) -> str | None:
@@ -85,7 +85,7 @@ class Host(Protocol):
         ...
 
     def which(self, command: str) -> str | None:
-        """Where a command is, or None."""
+        """Path of a command, or None."""
         ...
 
     def run(self, command: Sequence[str], *, limit_s: float, environment: Mapping[str, str] | None = None) -> CommandResult: ...
@@ -225,10 +225,10 @@ def _what_is_left(child: subprocess.Popen[str]) -> tuple[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class ScriptedHost:
-    """A machine made of data. A file of bytes is a text of the characters of their numbers.
+    """A machine defined by data. A file of bytes is a text of the characters of their numbers.
 
-    ``commands`` maps the words of a command, joined by blanks, to what it gives; a key that
-    ends in ``*`` is a beginning."""
+    ``commands`` maps a command line to its result; a key that ends in ``*`` is a prefix.
+    """
 
     files: Mapping[str, str] = field(default_factory=dict[str, str])
     links: Mapping[str, str] = field(default_factory=dict[str, str])

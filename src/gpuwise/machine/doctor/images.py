@@ -99,7 +99,7 @@ def choose_ngc(m: Machine) -> Image | None:
 
 
 def _driver_cuda(m: Machine) -> Version | None:
-    """The newest CUDA the driver says it runs, else by its number."""
+    """The newest CUDA that the driver reports, else by its number."""
     vendor = m.vendor("nvidia")
     if vendor and vendor.driver and vendor.driver.cuda_version:
         return vendor.driver.cuda_version

@@ -39,7 +39,7 @@ class System:
     jetson: str | None = None
     """The model of a Jetson board, whose GPU is on no bus."""
     jetson_release: int | None = None
-    """Of NVIDIA's Linux for it: 35 is JetPack 5, 36 JetPack 6, 38 JetPack 7."""
+    """Release of NVIDIA's Linux for it: 35 is JetPack 5, 36 JetPack 6, 38 JetPack 7."""
     translated: bool = False
     """An x86 Python on Apple silicon."""
 
@@ -52,7 +52,7 @@ class PciCard:
     vendor: str
     device: str
     name: str | None = None
-    """Of pci.ids: ``AD102 [GeForce RTX 4090]``."""
+    """Name in pci.ids: ``AD102 [GeForce RTX 4090]``."""
     kernel_driver: str | None = None
     """``nvidia``, ``nouveau``, ``vfio-pci``, ``amdgpu``; None: no driver has it."""
     iommu: str | None = None
@@ -67,9 +67,9 @@ class Bridge:
 
     address: str
     redirects: bool | None
-    """Access control sends copies between devices below it up; None: not known."""
+    """Access control redirects copies between devices below it upwards; None: unknown."""
     problem: str | None = None
-    """Why it is not known."""
+    """Reason why it is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,9 +86,9 @@ class Modules:
     """NVIDIA's kernel modules and libraries."""
 
     loaded: tuple[str, ...] = ()
-    """Of nvidia, nvidia_uvm, nouveau, amdgpu, ... what /proc/modules lists."""
+    """Loaded ones among nvidia, nvidia_uvm, nouveau, amdgpu, ..., from /proc/modules."""
     version: str | None = None
-    """Of the loaded module."""
+    """Version of the loaded module."""
     open: bool | None = None
     """The loaded module is of the open flavour."""
     built_for: tuple[str, ...] = ()
@@ -99,9 +99,9 @@ class Modules:
     listed: bool = True
     """The kernel lists its modules: one built without them has no /proc/modules."""
     nvml_library: str | None = None
-    """Where libnvidia-ml.so is, of those folders that the driver installs to."""
+    """Path of libnvidia-ml.so, in the driver's installation folders."""
     cuda_library: str | None = None
-    """Where libcuda.so is."""
+    """Path of libcuda.so."""
     cuda_folder_listed: bool = True
     """The loader looks in its folder: a usual one, one of its configuration or of LD_LIBRARY_PATH."""
     kept_out_by: tuple[tuple[str, str], ...] = ()
@@ -118,7 +118,7 @@ class Modules:
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """One device as its backend reports it. A reading that failed is None."""
+    """One device as its backend reports it. A failed reading is None."""
 
     identity: Identity
     sample: Sample | None = None
@@ -128,7 +128,7 @@ class Card:
 
     @property
     def has_own_memory(self) -> bool:
-        """Whether it is a card of its own, not the graphics part of a processor, which shares its memory."""
+        """Whether it is a discrete card, not the graphics part of a processor, which shares its memory."""
         return self.identity.unified_memory is not True and (self.identity.memory_bytes or 0) >= _DISCRETE_BYTES
 
 
@@ -162,7 +162,7 @@ class Package:
     place: str
     """The site-packages folder, or ``conda``."""
     pins: Mapping[str, str] = field(default_factory=dict[str, str])
-    """What it requires in exactly one version: name -> version."""
+    """Exact version requirements: name -> version."""
     extension_tags: tuple[str, ...] = ()
     """Interpreters its compiled core was built for: ``cpython-310``; empty when not looked at or stable."""
 
@@ -217,7 +217,7 @@ class Framework:
 
     @property
     def error(self) -> str:
-        """What it printed or raised while it looked for GPUs."""
+        """Text that it printed or raised while it looked for GPUs."""
         return str(self.answer.get("error") or "") or self.detail
 
     @property
@@ -232,12 +232,12 @@ class Framework:
 
 @dataclass(frozen=True, slots=True)
 class LibraryImport:
-    """A library that training imports, imported after torch in a process of its own."""
+    """A library used in training, imported after torch in a separate process."""
 
     name: str
-    """Of the module: ``torchvision``."""
+    """Name of the module: ``torchvision``."""
     error: str | None
-    """What it raised, or the signal that ended the process; None where it works."""
+    """The exception, or the signal that ended the process; None if it works."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,7 +315,7 @@ class Machine:
     uv: bool = False
     """The program uv is here."""
     level_zero: str | None = None
-    """Where Intel's driver for Level Zero (libze_intel_gpu) is, of the folders that distributions install to."""
+    """Path of Intel's driver for Level Zero (libze_intel_gpu), in the distributions' folders."""
     mig_instances: Mapping[int, int] = field(default_factory=dict[int, int])
     """Index of a card with MIG on -> GPU instances made on it."""
     bridges: tuple[Bridge, ...] = ()
@@ -326,19 +326,19 @@ class Machine:
     suspended: bool = False
     """The kernel's log shows a suspend since the start."""
     wanted_gpus: int | None = None
-    """How many GPUs a person says should be here."""
+    """Number of GPUs that the user expects."""
 
     def vendor(self, name: str) -> Vendor | None:
-        """The devices of a vendor; None where there are none."""
+        """The devices of a vendor; None without any."""
         return next((v for v in self.vendors if v.vendor == name), None)
 
     def refusal(self, name: str) -> Refusal | None:
-        """The error of a vendor's library; None where there is none."""
+        """The error of a vendor's library; None without one."""
         return next((r for r in self.refusals if r.vendor == name), None)
 
     @property
     def torch_package(self) -> Package | None:
-        """The installed torch; None where there is none."""
+        """The installed torch; None without one."""
         return self.python.find("torch") if self.python else None
 
     def framework(self, name: str) -> Framework | None:
@@ -366,7 +366,7 @@ class Machine:
 
     @property
     def driver_version(self) -> str | None:
-        """Of NVIDIA's loaded driver, from the library or the kernel."""
+        """Version of NVIDIA's loaded driver, from the library or the kernel."""
         vendor = self.vendor("nvidia")
         return (vendor.driver.version if vendor and vendor.driver else None) or self.modules.version
 

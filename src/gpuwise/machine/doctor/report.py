@@ -19,7 +19,7 @@ _SHELL_ONLY = ("export ", "unset ", "ulimit ")
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """What the doctor says of one machine."""
+    """The doctor's result for one machine."""
 
     machine: Machine
     findings: tuple[Finding, ...]
@@ -72,7 +72,7 @@ def summary(m: Machine) -> str:
 
 
 def details(m: Machine) -> tuple[tuple[str, str], ...]:
-    """What was looked at and what was found there, for a report: name and value, unknown ones left out."""
+    """Examined facts for a report: name and value, without unknown ones."""
     s, r, python = m.system, m.resources, m.python
     rows: list[tuple[str, str | None]] = [
         ("system", f"{s.name} {s.machine}, kernel {s.kernel}"),
@@ -141,7 +141,7 @@ def document(d: Diagnosis) -> dict[str, object]:
 
 
 def _finding(finding: Finding) -> dict[str, object]:
-    """A finding's fields; its fixes are named ``mends`` in the document, as scripts know them."""
+    """A finding's fields; fixes keep the key ``mends`` in the document, which scripts use."""
     return {"mends" if f.name == "fixes" else f.name: plain(getattr(finding, f.name)) for f in fields(finding)}
 
 
@@ -195,7 +195,7 @@ def fix_plan(d: Diagnosis) -> str:
 
 
 def _step(fix: Fix, instead: bool, at: int) -> list[str]:
-    """One fix, as commands that are asked for, or as comments."""
+    """One fix, as commands if requested, or as comments."""
     what = _comment(fix.what)
     commands = [c for c in fix.commands if c not in ("sudo reboot", "sudo poweroff", "gpuwise doctor")]
     typed = [c for c in commands if c.startswith(_SHELL_ONLY)]

@@ -27,7 +27,7 @@ _PATTERNS: tuple[tuple[str, str], ...] = (
 
 
 def share_text(d: Diagnosis, *, names: Mapping[str, str] | None = None) -> str:
-    """The report in Markdown. ``names`` are further words to hide and what stands for them."""
+    """The report in Markdown. ``names`` are further words to hide and their replacements."""
     lines = [f"gpuwise doctor: **{d.verdict.value}**", "", "```text", summary(d.machine), ""]
     for at, f in enumerate(d.faults, start=1):
         lines += [f"{at}. [{f.severity.value}] {f.what} ({f.id})", f"   seen: {one_line(f.evidence)}"]

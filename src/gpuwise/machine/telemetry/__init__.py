@@ -1,5 +1,5 @@
-"""What the devices do over time: sampling, history, what holds a device back, recording, exporting.
+"""Devices over time: sampling, history, causes of slowdowns, recording, exporting.
 
-:class:`~gpuwise.machine.telemetry.monitor.Monitor` gives a :class:`~gpuwise.machine.telemetry.frames.Frame` at each refresh;
-:func:`~gpuwise.machine.telemetry.causes.table.find_causes` says why each card of it is slow.
+:class:`~gpuwise.machine.telemetry.monitor.Monitor` returns a :class:`~gpuwise.machine.telemetry.frames.Frame` at each refresh;
+:func:`~gpuwise.machine.telemetry.causes.table.find_causes` explains why each card of it is slow.
 """

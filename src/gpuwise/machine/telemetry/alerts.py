@@ -1,6 +1,6 @@
-"""Alerts: ``temp>85 for 60s``. A rule goes off when its condition has held for its time on one card, and is over when the
-condition has been false for as long (or the value has passed ``until``): a value that trembles at the limit rings once.
-"""
+"""Alerts: ``temp>85 for 60s``. A rule fires when its condition has been true for its time on one card, and ends when the
+condition has been false for the same time (or the value has passed ``until``), so a value that oscillates around the limit
+fires once."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ COMPARE: Mapping[str, Callable[[float, float], bool]] = {
     "<=": lambda a, b: a <= b,
 }
 N_RUNNING = 8
-"""Commands of alerts at once: one that hangs must not pile up."""
+"""Maximum alert commands at once: hanging ones must not pile up."""
 _RULE = re.compile(
     r"\s*(?P<name>[a-z-]+)\s*(?:(?P<sign>[<>]=?)\s*(?P<limit>[^\s]+)\s*)?"
     r"(?:\bfor\s+(?P<time>[^\s]+)\s*)?(?:\buntil\s+(?P<until>[^\s]+)\s*)?",
@@ -68,7 +68,7 @@ class AlertRule:
         return READINGS[self.name][0](card) if self.name in READINGS else None
 
     def holds(self, card: Card, causes: tuple[Cause, ...]) -> bool | None:
-        """Whether the condition is true of a card; None: nobody knows."""
+        """Whether the condition is true for a card; None: unknown."""
         if self.name in READINGS:
             value = self.value(card)
             return None if value is None else COMPARE[self.sign](value, self.limit)
@@ -81,7 +81,7 @@ class AlertRule:
         return any(c.severity in severities for c in of_card)
 
     def is_over(self, card: Card, causes: tuple[Cause, ...]) -> bool | None:
-        """Whether the way back has begun: past ``until`` where it is given, else the condition false."""
+        """Whether recovery has begun: past ``until`` if given, else the condition is false."""
         if self.until is None:
             holds = self.holds(card, causes)
             return None if holds is None else not holds
@@ -151,7 +151,7 @@ CAUSE_IDS = (
     "memory-full",
     "xid",
 )
-"""What :func:`gpuwise.machine.telemetry.causes.table.find_causes` names of a card."""
+"""Names of causes from :func:`gpuwise.machine.telemetry.causes.table.find_causes`."""
 
 
 def _duration(text: str, rule: str) -> float:
@@ -216,7 +216,7 @@ class Watch:
         self._standing: dict[tuple[int, int], _Standing] = {}
 
     def look(self, frame: Frame, causes: tuple[Cause, ...]) -> tuple[Alert, ...]:
-        """What changed with this frame. An unknown reading changes nothing."""
+        """Changes with this frame. An unknown reading changes nothing."""
         out: list[Alert] = []
         for n, rule in enumerate(self._rules):
             for card in frame.cards:
@@ -240,12 +240,12 @@ class Watch:
 
 
 class Alerts:
-    """A sink that watches rules and runs a command at each change: with the shell, in a process of its own that nobody waits
-    for. The command is told by its environment: GPUWISE_ALERT (the rule), GPUWISE_STATE (``fired`` or ``over``), GPUWISE_GPU,
+    """A sink that evaluates rules and runs a command at each change: with the shell, in a separate process that is not waited
+    for. The command receives its environment: GPUWISE_ALERT (the rule), GPUWISE_STATE (``fired`` or ``over``), GPUWISE_GPU,
     GPUWISE_GPU_NAME, GPUWISE_GPU_UUID, GPUWISE_VALUE, GPUWISE_TIME, GPUWISE_CAUSES (sentences, one a line)."""
 
     rings = True
-    """Its notices are news, not trouble of its own."""
+    """Its notices are results, not errors of its own."""
 
     def __init__(self, rules: tuple[AlertRule, ...], command: str | None = None, *, quiet: bool = False) -> None:
         self._watch, self._command, self._quiet = Watch(rules), command, quiet

@@ -19,12 +19,12 @@ from gpuwise.units import GIB, MEGA
 
 CARD = "h100-sxm"
 CLOCK_MAX_HZ, MEMORY_CLOCK_HZ = 1980 * MEGA, 2619 * MEGA
-"""Of an H100 SXM as its driver says."""
+"""Clocks of an H100 SXM from its driver."""
 FIRST_PID = 4_200_000
 """Above the largest process number Linux gives (2**22 = 4,194,304), so that no real process is ever meant."""
 LIMIT_W = 700.0
 BEGIN_S = 50.0
-"""Where the play begins: one card is too hot, one has just been lost."""
+"""Start of the script: one card is too hot, one has just been lost."""
 
 
 Play = Callable[[float], Mapping[str, Any]]
@@ -199,7 +199,7 @@ def _scene(n: int) -> DemoScene:
 
 
 class DemoDevices(NullDevices):
-    """Scripted H100 cards whose counters (energy, held time, NVLink) follow what they play."""
+    """Scripted H100 cards with consistent counters (energy, throttled time, NVLink)."""
 
     def __init__(self, n: int = 8, *, clock: Callable[[], float] = time.monotonic) -> None:
         self.scenes = tuple(_scene(i) for i in range(n))
@@ -263,12 +263,12 @@ _IDENTITY: dict[str, Any] = {
 
 
 class DemoReader:
-    """What the operating system would say of the processes of :class:`DemoDevices`."""
+    """Operating system data of the processes of :class:`DemoDevices`."""
 
     def __init__(self, devices: DemoDevices) -> None:
         self._hosts = {h.pid: h for s in devices.scenes for h in s.hosts}
         self._boot_s = time.monotonic()
 
     def read(self, pids: Collection[int], now_s: float) -> Mapping[int, HostProcess]:
-        """As :meth:`gpuwise.machine.telemetry.host_processes.ProcessReader.read`."""
+        """Same as :meth:`gpuwise.machine.telemetry.host_processes.ProcessReader.read`."""
         return {p: replace(self._hosts[p], started_s=self._boot_s - 4000) for p in pids if p in self._hosts}

@@ -1,7 +1,7 @@
-"""What the monitor gives at every refresh: :class:`Frame`. Values only; SI units, shares 0 to 1, unknown is None.
+"""Result of the monitor at every refresh: :class:`Frame`. Values only; SI units, shares 0 to 1, unknown is None.
 
-A frame holds all that a screen, an exporter or :func:`gpuwise.machine.telemetry.causes.table.causes` needs, so that a recorded
-frame shows and explains the same as the live one did.
+A frame has all that a screen, an exporter or :func:`gpuwise.machine.telemetry.causes.table.causes` needs, so a recorded frame
+shows and explains the same as the live one.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from gpuwise.machine.devices.readings import GpuProcess, Health, Identity, Sampl
 
 @dataclass(frozen=True, slots=True)
 class HostProcess:
-    """What the operating system says of one process."""
+    """Operating system data of one process."""
 
     pid: int
     name: str | None = None
@@ -27,10 +27,10 @@ class HostProcess:
     started_s: float | None = None
     """Seconds since the machine booted."""
     state: str | None = None
-    """One letter as in ``ps``: R runs, S sleeps, D waits for a disk or a device, Z is dead, T is stopped."""
+    """One letter as in ``ps``: R running, S sleeping, D waiting for a disk or device, Z dead, T stopped."""
     host_memory_bytes: int | None = None
     cpu_share: float | None = None
-    """Of one core, all threads together, since the reading before: 2.5 is two and a half cores."""
+    """Use in cores, all threads together, since the previous reading: 2.5 is two and a half cores."""
     pegged_thread: str | None = None
     """Name of a thread that used one core whole since the reading before."""
     n_workers: int | None = None
@@ -38,18 +38,18 @@ class HostProcess:
     workers_cpu_share: float | None = None
     """Cores used by all of them together."""
     n_workers_pegged: int | None = None
-    """Of them, those that used one core whole."""
+    """Number of them that used one core completely."""
     n_workers_waiting: int | None = None
-    """Of them, those waiting for a disk or a device."""
+    """Number of them that wait for a disk or a device."""
     unknown: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessRow:
-    """A process on one device: what the driver says and what the operating system says."""
+    """A process on one device: data of the driver and of the operating system."""
 
     number: int
-    """Of the card, as :attr:`Card.number`."""
+    """Number of the card, as in :attr:`Card.number`."""
     gpu: GpuProcess
     host: HostProcess
 
@@ -60,10 +60,10 @@ class ProcessRow:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """How long the clocks were held in the last ``length_s`` seconds, by reason (names of EventReason)."""
+    """Time with reduced clocks in the last ``length_s`` seconds, by reason (names of EventReason)."""
 
     length_s: float
-    """What is really covered: shorter at first."""
+    """Length actually covered: shorter at first."""
     shares: Mapping[str, float]
     basis: str
     """``counters`` (the driver counts nanoseconds) or ``samples`` (share of the refreshes that saw the bit)."""
@@ -105,13 +105,13 @@ class Card:
     """Payload over all links."""
     nvlink_received_bytes_per_s: float | None = None
     counted: Mapping[str, int] = field(default_factory=dict[str, int])
-    """What these counters of the health rose by while the monitor watched: ``ecc_corrected``, ``ecc_uncorrected``,
-    ``pcie_replays``, ``nvlink_errors``."""
+    """Increase of these health counters while the monitor watched: ``ecc_corrected``, ``ecc_uncorrected``, ``pcie_replays``,
+    ``nvlink_errors``."""
     windows: tuple[Window, ...] = ()
-    """Over the last minute, five minutes, quarter of an hour; those not longer than the one before are left out."""
+    """Windows of one minute, five minutes, a quarter of an hour; those not longer than the previous one are omitted."""
     recent: Recent | None = None
     processes: tuple[ProcessRow, ...] | None = None
-    """None: the driver does not list them (``sample.unknown`` says why)."""
+    """None: the driver does not list them (``sample.unknown`` has the reason)."""
     last_seen_s: float | None = None
     """``at_s`` of the last sample that was ok; None if there was none."""
 
@@ -128,7 +128,7 @@ class Host:
     name: str | None = None
     n_cores: int | None = None
     cpu_share: float | None = None
-    """Of all cores, since the frame before."""
+    """Use in shares of all cores, since the previous frame."""
     memory_total_bytes: int | None = None
     memory_available_bytes: int | None = None
     load_1min: float | None = None
@@ -141,7 +141,7 @@ class Frame:
     sequence: int
     """Counts from 0."""
     at_s: float
-    """Of the clock that never jumps; only differences mean anything."""
+    """Time of a monotonic clock; only differences are meaningful."""
     wall_s: float
     """Seconds since 1970; it may jump."""
     interval_s: float | None
@@ -153,6 +153,6 @@ class Frame:
     drivers: Mapping[str, str] = field(default_factory=dict[str, str])
     """Vendor -> driver version."""
     xids: tuple[tuple[int | None, Xid], ...] = ()
-    """Errors the driver reported while the monitor watched, newest last, with the card's number where it is known."""
+    """Errors that the driver reported while the monitor watched, newest last, with the card's number if known."""
     demo: bool = False
     """The cards do not exist."""

@@ -53,11 +53,11 @@ class Ring:
         """The newest ``n`` values (all of them by default), oldest first: a copy."""
         values, at = self._values, self._next
         n = len(values) if n is None else min(max(n, 0), len(values))
-        # those before the oldest are the newest; only what is asked for is copied
+        # those before the oldest are the newest; only the requested part is copied
         return values[at - n : at] if n <= at else values[len(values) - (n - at) :] + values[:at]
 
     def copy(self) -> Ring:
-        """A ring of its own with the same values."""
+        """A separate ring with the same values."""
         copied = Ring(self._size)
         copied._next, copied._values = self._next, self._values[:]
         return copied

@@ -21,7 +21,7 @@ class HostMeter:
         self._name, self._n_cores = socket.gethostname(), os.cpu_count()
 
     def read(self) -> Host:
-        """The host now; what cannot be read is None."""
+        """The host now; unreadable values are None."""
         if sys.platform != "linux":
             return self._portable()
         return Host(self._name, self._n_cores, self._cpu_share(), *self._memory(), self._load())
@@ -44,7 +44,7 @@ class HostMeter:
 
     def _memory(self) -> tuple[int | None, int | None]:
         try:
-            # the two that are asked stand in the first lines of some fifty
+            # both values are in the first lines of some fifty
             memory = memory_of(b"\n".join(read_small(f"{self._root_text}/meminfo").split(b"\n", 8)[:8]))
         except OSError:
             return None, None

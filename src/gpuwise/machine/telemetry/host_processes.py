@@ -1,6 +1,6 @@
-"""Processes as the operating system tells: command, user, container, parent, use of the processor.
+"""Processes from the operating system: command, user, container, parent, use of the processor.
 
-Linux is read from ``/proc`` directly (a few small files a process, nothing imported); elsewhere psutil is asked.
+Linux is read from ``/proc`` directly (a few small files a process, nothing imported); elsewhere with psutil.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from gpuwise.machine.telemetry.small_files import read_small
 from gpuwise.text import printable
 
 PEGGED = 0.95
-"""Of one core: the kernel counts in ticks of 10 ms, so that a thread that never rests reads 0.98 to 1 over 0.5 s."""
+"""Share of a core that counts as full: the kernel counts in ticks of 10 ms, so a thread that never rests reads 0.98 to 1 over
+0.5 s."""
 SHORTEST_SPAN_S = 0.2
 """Shares over less than this would be mostly the rounding of the kernel's 10 ms ticks."""
 LOOK_EVERY_S = 2.0
@@ -30,11 +31,11 @@ OTHERS_NAMESPACE = "the driver gives the host's process numbers; this container 
 
 
 class ProcessReader(Protocol):
-    """Anything that tells of processes by their numbers."""
+    """Interface for information on processes by number."""
 
     def read(self, pids: Collection[int], now_s: float) -> Mapping[int, HostProcess]:
-        """What is known of each of ``pids``; ``now_s`` is of a clock that never jumps. Never raises: a process that is
-        gone, or not to be seen, is one with ``unknown``."""
+        """Data of each of ``pids``; ``now_s`` is of a monotonic clock. Never raises: a process that has ended, or is not
+        visible, has ``unknown`` set."""
         ...
 
 
@@ -65,7 +66,7 @@ class ProcReader:
         self._own_namespace = _link(root / "self/ns/pid")
 
     def read(self, pids: Collection[int], now_s: float) -> Mapping[int, HostProcess]:
-        """As :meth:`ProcessReader.read`."""
+        """Same as :meth:`ProcessReader.read`."""
         for pid in [p for p in self._known if p not in pids]:
             del self._known[pid]
         return {pid: self._one(pid, now_s) for pid in pids}
@@ -105,8 +106,8 @@ class ProcReader:
         )
 
     def _is_same(self, pid: int) -> bool:
-        """Whether our process of this number is the one the driver means: in a container of its own process numbers only
-        one that holds the driver open can be."""
+        """Whether our process of this number is the one the driver means: in a container with separate process numbers, only
+        one that has the driver open can be."""
         if self._own_namespace in (None, INITIAL_PID_NAMESPACE):
             return True
         try:
@@ -118,7 +119,7 @@ class ProcReader:
     def _why_not(self, pid: int) -> str:
         if self._own_namespace not in (None, INITIAL_PID_NAMESPACE):
             return OTHERS_NAMESPACE
-        # with hidepid the processes of others are not there at all; without, one that is not there has ended
+        # with hidepid other users' processes are invisible; without it, a missing process has ended
         hidden = not (self._root / "1").exists()
         return "no permission" if hidden or (self._root / str(pid)).exists() else "ended"
 
@@ -209,7 +210,7 @@ class PsutilReader:
         self._known: dict[int, tuple[object, float, float]] = {}
 
     def read(self, pids: Collection[int], now_s: float) -> Mapping[int, HostProcess]:
-        """As :meth:`ProcessReader.read`."""
+        """Same as :meth:`ProcessReader.read`."""
         return {pid: self._one(pid, now_s) for pid in pids}
 
     def _one(self, pid: int, now_s: float) -> HostProcess:

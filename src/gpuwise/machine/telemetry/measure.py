@@ -27,7 +27,7 @@ INTERVAL_S = 0.1
 
 @dataclass(frozen=True, slots=True)
 class CardMeasure:
-    """One card over the block. What could not be read is None, and ``unknown`` says why."""
+    """One card over the block. Missing readings are None, and ``unknown`` has the reason."""
 
     number: int
     name: str
@@ -40,11 +40,11 @@ class CardMeasure:
     peak_memory_bytes: int | None = None
     """Highest use of the card that was sampled, by all processes."""
     own_peak_memory_bytes: int | None = None
-    """Of it, by this process, where the driver lists it under the number it has here (not in a container of its own numbers)."""
+    """Peak used by this process, if the driver lists it under its own number (not in a container with separate numbers)."""
     mean_utilization: float | None = None
     peak_temperature_c: float | None = None
     held_back_s: Mapping[str, float] = field(default_factory=dict[str, float])
-    """Seconds the clocks were held, by reason (names of EventReason)."""
+    """Seconds of reduced clocks, by reason (names of EventReason)."""
     held_back_basis: str | None = None
     """``counters`` of the driver, or ``samples``."""
     n_samples: int = 0
@@ -95,7 +95,7 @@ class _DeviceTrack:
             return
         self.span_s += sample.at_s - before.at_s
         for name, bit in REASON_BITS:
-            # between two samples the earlier one's bits hold
+            # between two samples the earlier one's bits apply
             if (before.event_reasons or 0) & bit:
                 self.reasons[name] = self.reasons.get(name, 0.0) + sample.at_s - before.at_s
 
@@ -108,7 +108,7 @@ class _DeviceTrack:
             return None
 
     def measured(self, number: int) -> CardMeasure:
-        """What is known so far."""
+        """Result so far."""
         held_bytes, basis = self._throttle()
         peaks, (total, n) = self.peaks, self.utilization
         energy_j = self.energy.energy_j
@@ -132,7 +132,7 @@ class _DeviceTrack:
     def _throttle(self) -> tuple[Mapping[str, float], str | None]:
         if self.before is not None and self.after is not None and self.after.held_back_s:
             a, b = self.before.held_back_s, self.after.held_back_s
-            # a counter that fell was started anew inside the block: all it shows is of the block
+            # a counter that fell was restarted inside the block: its whole value belongs to the block
             return {k: v - a.get(k, 0.0) if v >= a.get(k, 0.0) else v for k, v in b.items()}, "counters"
         return dict(self.reasons), ("samples" if self.n_samples > 1 else None)
 
@@ -140,8 +140,8 @@ class _DeviceTrack:
 class Measure:
     """A block of code under the meter; use it in a ``with`` block and read it after (or during) it.
 
-    Without a card, or where a card does not answer, the readings are None and ``unknown`` says why: the block runs all the same,
-    and what it raises is raised.
+    Without a card, or where a card does not answer, the readings are None and ``unknown`` has the reason: the block runs
+    anyway, and its exceptions are raised.
     """
 
     def __init__(
@@ -191,13 +191,13 @@ class Measure:
 
     @property
     def cards(self) -> tuple[CardMeasure, ...]:
-        """Each card by itself."""
+        """Measurements of each card."""
         with self._lock:
             return tuple(w.measured(n) for n, w in self._watched.items())
 
     @property
     def energy_j(self) -> float | None:
-        """Of all cards together; None where that of any is unknown, or there is none."""
+        """Energy of all cards together; None if that of any is unknown, or there is no card."""
         values = [c.energy_j for c in self.cards]
         return sum(v for v in values if v is not None) if values and None not in values else None
 
@@ -214,12 +214,12 @@ class Measure:
 
     @property
     def peak_memory_bytes(self) -> int | None:
-        """Of the card that used most, by all processes; None where nothing is known."""
+        """Peak of the fullest card, by all processes; None if unknown."""
         return max((c.peak_memory_bytes for c in self.cards if c.peak_memory_bytes is not None), default=None)
 
     @property
     def held_back_s(self) -> Mapping[str, float]:
-        """Of the card held longest, by reason."""
+        """Values of the card throttled longest, by reason."""
         out: dict[str, float] = {}
         for card in self.cards:
             for reason, held_s in card.held_back_s.items():

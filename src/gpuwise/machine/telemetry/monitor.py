@@ -69,11 +69,10 @@ class _DeviceState:
 class Monitor:
     """All cards of this machine over time.
 
-    ``devices`` are opened backends, which stay the caller's; without, every vendor's are looked for, and looked for again
-    while none answers (``vendors`` limits which). ``clock`` never jumps, ``wall`` is the time of day. With ``background``
-    the slow readings are read by a thread over ``health_period_s``; without, one card's at each refresh; and not at all without
-    ``health``. Use it in a
-    ``with`` block, or call :meth:`close`. Raises nothing for a machine without cards: ``frame.failed`` says why.
+    ``devices`` are opened backends, which the caller keeps; default: those of every vendor, searched again while none answers
+    (limited by ``vendors``). ``clock`` is monotonic, ``wall`` is the time of day. With ``background`` the slow readings are
+    read by a thread over ``health_period_s``; without, one card's at each refresh; and not at all without ``health``. Use it
+    in a ``with`` block, or call :meth:`close`. Raises nothing for a machine without cards: ``frame.failed`` has the reason.
     """
 
     def __init__(
@@ -121,7 +120,7 @@ class Monitor:
         self.close()
 
     def close(self) -> None:
-        """End the threads and let go of the backends the monitor opened; safe to call twice."""
+        """End the threads and close the backends that the monitor opened; safe to call twice."""
         if self._closed:
             return
         self._closed = True
@@ -190,7 +189,7 @@ class Monitor:
         return find_causes(frame)
 
     def _look(self) -> None:
-        """Open the backends where there are none yet, and list their cards."""
+        """Open the backends if not done yet, and list their cards."""
         self._looked_s = self._clock()
         if not self._devices_are_callers:
             for devices in self._owned:
@@ -219,7 +218,7 @@ class Monitor:
             self._xid_watch.start()
 
     def _identify_again(self) -> None:
-        """Read the identities of cards that just came (back): one that was lost at the start had no name yet."""
+        """Read the identities of cards that just appeared or came back: a card lost at the start had no name yet."""
         for devices in self._backends:
             try:
                 identities = {i.index: i for i in devices.identities()}

@@ -14,7 +14,7 @@ class Prices:
 
     usd_per_kwh: float | None = None
     usd_per_hour: float | None = None
-    """Of one card, whatever it does."""
+    """Price per card, independent of its work."""
     co2_g_per_kwh: float | None = None
 
     @property
@@ -38,8 +38,8 @@ class Spending:
 
 
 def spending(prices: Prices, cards: tuple[Card, ...], watched_s: float) -> Spending:
-    """What ``cards`` cost; ``watched_s`` is how long they have been watched. Cards whose power is unknown are left out of
-    power and energy; if it is so for all, those are None. Electricity of the cards alone, without host or cooling."""
+    """Cost of ``cards``; ``watched_s`` is the observed time. Cards with unknown power are left out of power and energy; both
+    are None if that applies to all. Electricity of the cards alone, without host or cooling."""
     powers = [c.power_w for c in cards if c.power_w is not None]
     energies = [c.energy_j for c in cards if c.energy_j is not None]
     power_w, energy_j = (sum(powers) if powers else None), (sum(energies) if energies else None)
@@ -73,4 +73,4 @@ class ScreenOptions:
     """End the watch after this many frames."""
     theme: str | None = None
     title: str = ""
-    """What is watched when it is not this machine: the recording's name, or ``demo``."""
+    """Title if the source is not this machine: the recording's name, or ``demo``."""

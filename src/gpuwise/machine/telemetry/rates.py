@@ -45,7 +45,7 @@ class EnergyMeter:
             self._counted.clear()
         else:
             if self._counted and (sample.energy_j < self._counted[-1][1] or sample.at_s <= self._counted[-1][0]):
-                self._counted.clear()  # the driver was loaded anew: its counter starts again
+                self._counted.clear()  # the driver was reloaded: its counter restarts
             self._counted.append((sample.at_s, sample.energy_j))
             while len(self._counted) > 2 and sample.at_s - self._counted[1][0] >= ENERGY_SPAN_S:
                 self._counted.popleft()
@@ -78,7 +78,7 @@ class HealthTrack:
     rates: HealthRates = field(default_factory=HealthRates)
 
     def add(self, health: Health) -> None:
-        """Take one reading; a counter that fell means that the driver was loaded anew."""
+        """Take one reading; a counter that fell means that the driver was reloaded."""
         before = self.last
         if before is not None and health.at_s <= before.at_s:
             return
@@ -104,7 +104,8 @@ class HealthTrack:
                 self.counted[name] = self.counted.get(name, 0) + max(0, b - a)
 
     def windows(self) -> tuple[Window, ...]:
-        """Share of the last minute, five minutes and quarter of an hour each reason held the clocks, by the counters."""
+        """Share of the last minute, five minutes and quarter of an hour with clocks reduced for each reason, from the
+        counters."""
         if len(self.readings) < 2:
             return ()
         end_s, end = self.readings[-1]
@@ -125,7 +126,7 @@ class HealthTrack:
 class SampleTrack:
     """The samples of one card over the last minute, as running sums: a refresh costs the same at ten a second as at one.
 
-    The sums are of whole numbers (parts in a million, Hz, mW), so that they are exact whatever came before.
+    The sums are of whole numbers (parts in a million, Hz, mW), so they stay exact.
     """
 
     __slots__ = ("_bits", "_kept", "_sums")
@@ -135,10 +136,10 @@ class SampleTrack:
         self._bits: dict[int, int] = {}
         """Event reasons -> samples that had exactly these."""
         self._sums = [[0, 0], [0, 0], [0, 0]]
-        """Of utilisation, clock, power: sum and number."""
+        """Sum and number of utilisation, clock and power."""
 
     def add(self, sample: Sample, power_w: float | None) -> None:
-        """Take one sample; a card that does not answer starts anew."""
+        """Take one sample; a card that does not answer is reset."""
         if sample.state is not State.OK:
             self.__init__()
             return

@@ -1,7 +1,7 @@
 """The slow readings, read by one thread spread over a period, so that a refresh does not wait for them.
 
-The driver measures PCIe traffic over 20 ms and row-remapping takes longer still; eight cards read at a refresh would hold it up
-for a third of a second.
+The driver measures PCIe traffic over 20 ms and row-remapping takes longer still; reading eight cards in a refresh would delay
+it by a third of a second.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from gpuwise.machine.devices.readings import Health, Xid
 from gpuwise.machine.telemetry.rates import HealthTrack
 
 XID_WAIT_S = 1.0
-"""How long one wait for an error report lasts: closing the monitor takes no longer than this."""
+"""Length of one wait for an error report: closing the monitor takes no longer."""
 ASK_AGAIN_S = 10.0
 N_XIDS = 64
 
@@ -108,7 +108,7 @@ class HealthWatch:
 
 
 class XidWatch:
-    """Errors the drivers report, collected by one thread a backend. One that cannot be asked is asked again later."""
+    """Errors reported by the drivers, collected by one thread per backend. A failing backend is retried later."""
 
     def __init__(self, backends: Sequence[Devices]) -> None:
         self._backends = backends
@@ -117,7 +117,7 @@ class XidWatch:
         self._threads: list[threading.Thread] = []
 
     def start(self) -> None:
-        """Wait for errors from now on."""
+        """Start waiting for errors."""
         for devices in self._backends:
             thread = threading.Thread(target=self._run, args=(devices,), name="gpuwise-xid", daemon=True)
             self._threads.append(thread)

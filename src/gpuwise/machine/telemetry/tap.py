@@ -16,7 +16,7 @@ from gpuwise.machine.telemetry.history import History
 from gpuwise.machine.telemetry.monitor import Source
 
 N_WAITING = 600
-"""Frames kept for a sink that cannot take them (a disk that hangs): ten minutes at one a second."""
+"""Maximum frames buffered for a blocked sink (a hanging disk): ten minutes at one per second."""
 CLOSING_S = 10.0
 """A sink that has not finished by then is left behind: a disk that hangs must not keep the program."""
 
@@ -75,7 +75,7 @@ class Tap:
         return causes
 
     def causes(self, frame: Frame) -> tuple[Cause, ...]:
-        """As the source says, found once a frame."""
+        """Causes from the source, computed once per frame."""
         if self._last is not None and self._last[0] is frame:
             return self._last[1]
         return self.source.causes(frame)

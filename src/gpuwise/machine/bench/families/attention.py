@@ -88,7 +88,8 @@ def check_attention(torch: Any, dtype: str, q: Any, k: Any, v: Any, out: Any, *,
         for head in picked_heads:
             keys, values = (t[b, head // group].cpu().to(torch.float64) for t in (k, v))
             for row in picked_queries:
-                # one new token sees the whole cache; in a prompt of as many keys as queries a token sees those before it
+                # one new token attends to the whole cache; in a prompt with as many keys as queries a token attends to those
+                # before it
                 n_keys = row + 1 if causal else keys.shape[0]
                 query = q[b, head, row].cpu().to(torch.float64)
                 scores = keys[:n_keys] @ query / math.sqrt(width)

@@ -24,7 +24,7 @@ from gpuwise.machine.bench.subjects import Subject, has_torch
 
 GLOO_RANKS = 2
 LIMIT_S = 120.0
-"""For the processes to start, meet, measure and end."""
+"""Time limit for the processes to start, connect, measure and end."""
 SAMPLES = 24
 
 

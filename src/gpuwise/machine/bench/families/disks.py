@@ -1,8 +1,7 @@
-"""The disk that holds the temporary folder (TMPDIR): writing, reading in order, reading 4 KiB blocks at random.
+"""The disk of the temporary folder (TMPDIR): sequential writes, sequential reads, random 4 KiB reads.
 
-Before a read the file is dropped from the system's page cache, where the system lets one (``posix_fadvise``, F_NOCACHE).
-What the drive itself, a RAID controller or a virtual machine's host still holds cannot be dropped from here: a rate
-above the drive's own says so.
+Before a read the file is dropped from the system's page cache, if the system allows it (``posix_fadvise``, F_NOCACHE). Caches
+of the drive, a RAID controller or a virtual machine's host cannot be dropped: a rate above the drive's own reveals them.
 """
 
 from __future__ import annotations

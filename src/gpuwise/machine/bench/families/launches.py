@@ -11,7 +11,7 @@ from gpuwise.machine.bench.subjects import Subject, has_torch
 from gpuwise.machine.bench.torch_timing import capture
 
 LAUNCHES = 1000
-"""In one sample: the device's queue holds about as many before the host has to wait."""
+"""Launches per sample: about as many as fit in the device's queue before the host has to wait."""
 
 
 def make_launch(case: BenchCase, subject: Subject) -> PreparedCase:

@@ -1,6 +1,6 @@
 """Samples a second from a PyTorch data loader: 256 x 256 pixels in 8 bits, cut to 224, flipped, normalised, batched.
 
-Decoding is left out: what is measured is what the loader, its processes and the host's memory make of ready pixels.
+Decoding is excluded: the benchmark measures the loader, its processes and the host's memory on decoded pixels.
 """
 
 # pyright: basic
@@ -16,7 +16,7 @@ from gpuwise.machine.bench.subjects import Subject, has_torch
 IMAGES, SIDE, CUT, BATCH = 64, 256, 224, 32
 SAMPLE_BATCHES = 4
 SLOW_BATCH_S = 0.3
-"""A batch that takes longer is a sample by itself."""
+"""A batch that takes longer than this is a sample of its own."""
 
 
 class Images:

@@ -100,7 +100,7 @@ def _refuse(torch: Any, dtype: str, subject: Subject) -> None:
 
 
 def _operands(torch: Any, dtype: str, m: int, n: int, k: int, subject: Subject, generator: Any) -> tuple[Any, Any]:
-    """A [m, k] and B [k, n]; B lies column by column where the unit wants it so (int8, fp8)."""
+    """A [m, k] and B [k, n]; B is column-major if the unit requires it (int8, fp8)."""
     device = subject.torch_name
     if dtype == "int8":
         a = torch.randint(-64, 64, (m, k), dtype=torch.int8, device=device, generator=generator)
@@ -143,7 +143,7 @@ def check_product(torch: Any, dtype: str, a: Any, b: Any, c: Any) -> Check:
         return Check(False, float("inf"), "not finite")
     rows = torch.linspace(0, m - 1, min(SAMPLED, m), device=a.device).long().unique()
     columns = torch.linspace(0, n - 1, min(SAMPLED, n), device=a.device).long().unique()
-    # on the host: not every device has fp64, and the one that is checked should not check itself
+    # on the host: not every device has fp64, and a device should not check itself
     left, right = a[rows].cpu().to(torch.float64), b[:, columns].cpu().to(torch.float64)
     true, size, root = left @ right, left.abs() @ right.abs(), (left.square() @ right.square()).sqrt()
     computed = c[rows][:, columns].cpu().to(torch.float64)
@@ -165,8 +165,8 @@ def _worst(dtype: str, wrong: Any, bound: Any) -> float:
 def _column_sums(torch: Any, dtype: str, a: Any, b: Any, c: Any) -> tuple[float, int]:
     """Largest |sum of a column of C - (sum of A's rows) B| over its bound, in fp64, and how many columns were summed.
 
-    All of them on a GPU; on a processor as many, evenly spread, as are cheap beside the product. The errors of a column
-    have random signs, each its own row's, so that their sum grows with the root of their squares.
+    All of them on a GPU; on a processor an evenly spread subset that is cheap relative to the product. The errors of a column
+    have random signs by row, so their sum grows with the root of their squares.
     """
     m, n = c.shape
     k = b.shape[0]
@@ -202,7 +202,7 @@ def _sum_rows(torch: Any, a: Any, of: Callable[[Any], Any]) -> Any:
 
 
 def _numpy_product(dtype: str, m: int, n: int, k: int) -> PreparedCase:
-    """Where there is no PyTorch: numpy's own BLAS, fp32 and fp64."""
+    """Without PyTorch: numpy's own BLAS, fp32 and fp64."""
     import numpy as np
 
     from gpuwise.machine.bench.torch_timing import _host_sampler

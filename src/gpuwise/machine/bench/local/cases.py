@@ -35,7 +35,7 @@ class LocalCase:
         return " ".join((self.model, f"b{self.batch}", self.precision, *self.extras))
 
     def as_dict(self) -> dict[str, Any]:
-        """For a subprocess and for the record."""
+        """JSON values for a subprocess and the record."""
         return asdict(self)
 
     @staticmethod
@@ -55,7 +55,7 @@ class LocalCase:
 
 @cache
 def local_cases() -> tuple[LocalCase, ...]:
-    """Every case, in the order of the file. Raises DataError for a precision or extra nobody knows."""
+    """Every case, in the order of the file. Raises DataError for an unknown precision or extra."""
     raw = tomllib.loads(files("gpuwise.machine.bench.local").joinpath("cases.toml").read_text("utf-8"))
     cases: list[LocalCase] = []
     for model in raw["model"]:

@@ -26,7 +26,7 @@ TIMED_S = 2.0
 
 
 def measure(case: LocalCase, device: str) -> dict[str, Any]:
-    """What ``case`` takes on ``device`` (``cuda`` or ``cpu``); ``{"failed": reason}`` if it does not run."""
+    """Time and memory of ``case`` on ``device`` (``cuda`` or ``cpu``); ``{"failed": reason}`` if it does not run."""
     import torch
 
     try:
@@ -98,7 +98,7 @@ def _timed(step: Any) -> list[float]:
 
 
 def _smi_text(field: str) -> str | None:
-    """One field of the first GPU from nvidia-smi; None where it is not told."""
+    """One field of the first GPU from nvidia-smi; None if not reported."""
     try:
         out = subprocess.run(
             ["nvidia-smi", f"--query-gpu={field}", "--format=csv,noheader,nounits", "--id=0"],

@@ -38,7 +38,7 @@ def predict(case: LocalCase, machine: dict[str, Any]) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Answers until stdin ends. What libraries print goes to stderr: stdout carries answers alone."""
+    """Answer requests until stdin ends. Output of libraries goes to stderr; stdout has only answers."""
     machine = json.loads(sys.argv[1])
     answers, sys.stdout = sys.stdout, sys.stderr
     for line in sys.stdin:

@@ -1,8 +1,7 @@
 """``gpuwise validate --local``: prediction against this machine's own GPU, one real training step after the other.
 
-Every case is predicted (captured without touching the GPU, in a process of its own that lives through all cases) and
-measured (a fresh process each). Each result is appended to the record as soon as it is there, so that an interrupted
-run goes on where it stopped.
+Every case is predicted (captured without using the GPU, in one separate process for all cases) and measured (a fresh process
+each). Each result is appended to the record as soon as it is there, so an interrupted run resumes where it stopped.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ QUANTITIES = ("allocated_bytes", "reserved_bytes", "process_bytes", "step_time_s
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What the cases run on. ``device`` is ``cuda`` or ``cpu``; ``gpu`` as the driver names it."""
+    """The machine of the cases. ``device`` is ``cuda`` or ``cpu``; ``gpu`` is the driver's name."""
 
     device: str
     gpu: str
@@ -96,7 +95,7 @@ def run(
 ) -> list[LocalResult]:
     """Measures and predicts ``cases``, oldest results from ``record`` first. Raises InputError, DataError.
 
-    ``minutes`` stops before the next case once spent; the record says which cases are missing by not having them.
+    After ``minutes`` no further case starts; missing cases are absent from the record.
     """
     if minutes is not None and not minutes > 0:
         raise InputError(f"minutes must be positive, got {minutes}", hint="leave it out to run every case")
@@ -134,7 +133,7 @@ def _append(out: Any, document: dict[str, object]) -> None:
 
 
 def read_record(record: Path, machine: Machine | None = None) -> list[LocalResult]:
-    """The results in ``record``; a torn last line is left out. Raises InputError if it is another machine's."""
+    """The results in ``record``; a truncated last line is skipped. Raises InputError if it is another machine's."""
     if not record.is_file():
         return []
     results: list[LocalResult] = []
@@ -193,7 +192,7 @@ def _predictions(cases: Sequence[LocalCase], machine: Machine) -> Iterator[tuple
 
 
 def _in_a_process(module: str, case: LocalCase, machine: Machine) -> dict[str, Any]:
-    """What ``module`` says of ``case``; a crash, a hang or no answer is a result."""
+    """Output of ``module`` for ``case``; a crash, a hang or no answer is a result."""
     command = [sys.executable, "-m", f"gpuwise.machine.bench.local.{module}", json.dumps(case.as_dict()), machine.device]
     try:
         ran = subprocess.run(command, capture_output=True, text=True, timeout=CASE_LIMIT_S, check=False)

@@ -1,6 +1,6 @@
 """AMD devices through the files of the amdgpu driver: no library, no root. Compute processes are those that KFD lists.
 
-What the files do not tell, AMD's own library does where it is installed (:mod:`gpuwise.machine.devices.amd.smi`).
+Readings missing in the files come from AMD's own library if it is installed (:mod:`gpuwise.machine.devices.amd.smi`).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _ENERGY_AT = 24
 _NOT_TOLD = 2**64 - 1
 _ENERGY_FAMILY = "gfx9"
 _ENERGY_UNIT_J = 15.259e-6
-"""Of its energy_accumulator, on the accelerators of that format (kgd_pp_interface.h: 15.259 uJ, 2**-16 J)."""
+"""Joules per unit of energy_accumulator, on accelerators of that format (kgd_pp_interface.h: 15.259 uJ, 2**-16 J)."""
 
 UNKNOWN_REASON = 1 << 63
 """nvml.h, nvmlClocksThrottleReasonUnknown."""
@@ -47,8 +47,8 @@ _PPM_BIT, _FIT_BIT = 56, 57
 
 
 def open_amd(*, root: Path = Path("/")) -> AmdDevices:
-    """The AMD devices of this machine, AMD's own library beside the files where it is installed. Raises NoDriverError where
-    there are none."""
+    """The AMD devices of this machine, with AMD's own library beside the files if installed. Raises NoDriverError without
+    devices."""
     devices = AmdDevices(root=root)
     devices.use_library(*open_amd_smi())
     return devices
@@ -75,10 +75,10 @@ class AmdDevices(DrmDevices):
         self._smi: AmdSmi | None = None
         self._no_smi = NOT_INSTALLED
         self._away: set[int] = set()
-        """Indices of cards that were gone when last looked at."""
+        """Indices of cards that were missing at the last check."""
 
     def use_library(self, library: AmdSmi | None, why_not: str = NOT_INSTALLED) -> None:
-        """Ask ``library`` for what the files do not tell; None with the reason for no library."""
+        """Use ``library`` for readings missing in the files; None with the reason without one."""
         self._smi, self._no_smi = library, why_not
 
     def close(self) -> None:
@@ -152,7 +152,7 @@ class AmdDevices(DrmDevices):
         return self._completed(with_reasons(health, files.reasons), card, AmdSmi.health, "held_back_s")
 
     def _completed(self, reading: Reading, card: DrmCard, ask: Asker, *also: str) -> Reading:
-        """With what AMD's library tells of the readings that are unknown, and of ``also``."""
+        """Fill unknown readings, and those of ``also``, from AMD's library."""
         if self._smi is None or card.bus_id is None:
             return reading
         extra = ask(self._smi, card.bus_id, (*reading.unknown, *also))
@@ -161,7 +161,7 @@ class AmdDevices(DrmDevices):
         return replace(reading, **extra.values, unknown=unknown)
 
     def peers(self) -> tuple[Peer, ...]:
-        """By KFD's links: XGMI or PCIe; whether they read each other, by AMD's library."""
+        """Links from KFD: XGMI or PCIe; peer access from AMD's library."""
         n = len(self._cards)
         nodes = [self._nodes.get(card.bus_id or "") for card in self._cards]
         peers: list[Peer] = []
@@ -219,7 +219,7 @@ class AmdDevices(DrmDevices):
         return identity
 
     def _processes(self, card: DrmCard) -> tuple[GpuProcess, ...] | None:
-        """Compute processes with their memory on this card; graphics processes are not told."""
+        """Compute processes with their memory on this card; graphics processes are not reported."""
         node = self._nodes.get(card.bus_id or "")
         if node is None:
             return None
@@ -239,7 +239,7 @@ class AmdDevices(DrmDevices):
 
 
 def _power_w(sensors: Files) -> float | None:
-    """Average where the card tells it, else the moment's."""
+    """Average power if the card reports it, else the current power."""
     micro = sensors.number("power1_average")
     if micro is None:
         micro = sensors.number("power1_input", "power_w")
@@ -261,7 +261,7 @@ def _temperatures(sensors: Files) -> dict[str, float]:
 
 
 def _sensor(sensors: Files, *labels: str) -> int:
-    """The number of the first sensor with one of the labels; 0 (there is none) else."""
+    """The number of the first sensor with one of the labels; 0 without one."""
     for label in labels:
         for n in (1, 2, 3):
             if sensors.text(f"temp{n}_label") == label:
@@ -275,7 +275,7 @@ def _fan(sensors: Files) -> float | None:
 
 
 def _clock_hz(files: Files, sensors: Files, name: str, reading: str) -> float | None:
-    """Of the sensor where there is one, else the marked line of the table of clocks."""
+    """Clock of the sensor if there is one, else the marked line of the table of clocks."""
     hertz = sensors.number("freq1_input" if name == "sclk" else "freq2_input")
     if hertz is not None:
         return float(hertz)
@@ -317,7 +317,7 @@ def _metrics(files: Files) -> tuple[int | None, float | None]:
 
 
 def event_reasons(bits: int) -> int:
-    """AMD's throttle bits in the words of NVML; bits that nobody knows become one."""
+    """AMD's throttle bits as NVML reasons; all unknown bits become one."""
     reasons = 0
     for numbers, reason in (
         (_POWER_BITS, EventReason.SW_POWER_CAP),

@@ -8,7 +8,7 @@ from pathlib import Path
 from gpuwise.machine.devices.sysfs import Files
 
 _LANES = 64
-"""Of one compute unit: four SIMDs of sixteen (CDNA, GCN); RDNA counts SIMDs of 32, two to a unit."""
+"""Lanes of one compute unit: four SIMDs of sixteen (CDNA, GCN); RDNA counts SIMDs of 32, two per unit."""
 
 
 @dataclass(frozen=True, slots=True)

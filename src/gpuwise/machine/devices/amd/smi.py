@@ -1,8 +1,8 @@
-"""AMD's own library, where its Python package ``amdsmi`` is installed: what the driver's files do not tell.
+"""AMD's own library, if its Python package ``amdsmi`` is installed: readings missing in the driver's files.
 
-Written against the package of ROCm 6.3 and 7.0 (amdsmi_interface.py, amdsmi.h) and tried on a stand-in with the forms of
-answers they document: it has not met a real AMD card. Everything is optional: a package that does not load, a library that
-does not start, a call that is refused or answers in another form leaves a reading unknown with the reason, never an error.
+Written against the package of ROCm 6.3 and 7.0 (amdsmi_interface.py, amdsmi.h) and tested on a stand-in with the documented
+forms of answers, not on a real AMD card. Everything is optional: a package that does not load, a library that does not start,
+a call that is refused or answers in another form leaves a reading unknown with the reason, never an error.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ _HELD = {
 """Counters of amdsmi_gpu_metrics_t (MI300 and later) -> in NVML's words: package power tracking; heat of socket, voltage
 regulators and memory; the signal from outside that the processor is hot."""
 _COUNTER = "accumulation_counter"
-"""What those are shares of: AMD's own tool divides their growth by its growth."""
+"""Denominator of those shares: AMD's own tool divides their growth by its growth."""
 _METRICS = "amdsmi_get_gpu_metrics_info"
 
 
 @dataclass(slots=True)
 class SmiReadings:
-    """Readings that were found, and why others were not."""
+    """Readings, and the reasons for missing ones."""
 
     values: dict[str, Any] = field(default_factory=dict[str, Any])
     reasons: dict[str, str] = field(default_factory=dict[str, str])
@@ -91,19 +91,19 @@ class AmdSmi:
             raise amd_smi_error(refused.code, None, "starting") from None
 
     def restart(self) -> None:
-        """List the devices anew, after one was lost or came back; with none where the library does not start again."""
+        """List the devices again, after one was lost or came back; empty if the library does not restart."""
         self.close()
         with contextlib.suppress(DeviceError):
             self._start()
 
     def close(self) -> None:
-        """Let go of the library."""
+        """Close the library."""
         self._handles.clear()
         with contextlib.suppress(SmiError):
             self._call("amdsmi_shut_down")
 
     def versions(self) -> tuple[str | None, str | None]:
-        """Of the driver (where it is one of AMD's own packages) and of the library."""
+        """Version of the driver (if it is one of AMD's own packages) and of the library."""
         driver = library = None
         with contextlib.suppress(SmiError, KeyError, TypeError):
             answer = self._call("amdsmi_get_lib_version")
@@ -113,14 +113,14 @@ class AmdSmi:
                 driver = text(self._call("amdsmi_get_gpu_driver_info", handle)["driver_version"])
         return driver, library
 
-    # --- readings: only those that are wanted are asked for ---
+    # --- readings: only the requested ones are queried ---
 
     def identity(self, bus_id: str, readings: Iterable[str]) -> SmiReadings:
-        """Of :class:`Identity`."""
+        """Readings of :class:`Identity`."""
         return self._ask_all(IDENTITY, bus_id, frozenset(readings))
 
     def sample(self, bus_id: str, readings: Iterable[str]) -> SmiReadings:
-        """Of :class:`Sample`; the list of processes may take the library longer than the rest."""
+        """Readings of :class:`Sample`; the list of processes may take the library longer than the rest."""
         names = frozenset(readings)
         answer = self._ask_all(SAMPLE, bus_id, names)
         if "event_reasons" in names:
@@ -128,7 +128,7 @@ class AmdSmi:
         return answer
 
     def health(self, bus_id: str, readings: Iterable[str]) -> SmiReadings:
-        """Of :class:`Health`; what held the clocks is counted from the first look on."""
+        """Readings of :class:`Health`; the reasons for reduced clocks are counted from the first call."""
         names = frozenset(readings)
         answer = self._ask_all(HEALTH, bus_id, names)
         if "held_back_s" in names:
@@ -136,7 +136,7 @@ class AmdSmi:
         return answer
 
     def link(self, a: str, b: str) -> tuple[str | None, bool | None]:
-        """How device ``a`` reaches ``b`` (``xgmi`` or ``pcie host bridge``), and whether it reads its memory; None: not told."""
+        """Link from device ``a`` to ``b`` (``xgmi`` or ``pcie host bridge``), and peer access; None: not reported."""
         first, second = self._handles.get(a), self._handles.get(b)
         if first is None or second is None:
             return None, None
@@ -202,7 +202,7 @@ class AmdSmi:
         return SmiReadings({k: v for k, v in answer.values.items() if k in readings}, answer.reasons)
 
     def _ask(self, readings: SmiReadings, bus_id: str, question: Question) -> None:
-        """Put the answer to one question; why there is none, or why it cannot be read, becomes the reason."""
+        """Store the answer to one query; a failure or unreadable answer becomes the reason."""
         reason = "not supported"
         try:
             handle = self._handles.get(bus_id)

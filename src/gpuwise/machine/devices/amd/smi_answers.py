@@ -53,7 +53,7 @@ _PENDING = 1
 
 
 def amd_smi_error(code: int, index: int | None, what: str) -> DeviceError:
-    """What a status of the library means; ``index`` is of the device asked, None for the library as a whole."""
+    """Error for a status of the library; ``index`` is the queried device, None for the library as a whole."""
     reason = REASONS.get(code, f"error {code}")
     if code == NO_PERM:
         hint = "join the groups render and video, or ask root"
@@ -74,18 +74,18 @@ class Question:
     function: str
     readings: tuple[str, ...]
     read: Callable[[Any], Mapping[str, Any]]
-    """The answer -> readings, None for one that is not told; any error it raises means another form than the documented."""
+    """Converts the answer to readings, None for a missing one; any error it raises means an undocumented form."""
     block: str | None = None
-    """Of AmdSmiGpuBlock, where the function wants one."""
+    """Block of AmdSmiGpuBlock, if the function takes one."""
 
 
 def whole(value: object) -> int | None:
-    """A count; ``"N/A"``, truth values and negative numbers are none."""
+    """A count; None for ``"N/A"``, truth values and negative numbers."""
     return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
 
 
 def text(value: object) -> str | None:
-    """A name; an empty one, ``N/A`` and a bare number of the PCI lists are none."""
+    """A name; None for an empty one, ``N/A`` and a bare number of the PCI lists."""
     word = value.strip() if isinstance(value, str) else ""
     return None if word in ("", "N/A") or word.lower().startswith("0x") else word
 
@@ -96,13 +96,13 @@ def _scaled(value: object, unit: float) -> float | None:
 
 
 def _share(value: object) -> float | None:
-    """Of percent."""
+    """Share from percent."""
     count = whole(value)
     return None if count is None or count > PERCENT else count / PERCENT
 
 
 def _generation(speed_mt_s: object) -> int | None:
-    """Of megatransfers a second and lane."""
+    """Generation from megatransfers per second and lane."""
     count = whole(speed_mt_s)
     return None if count is None else pcie_generation(str(count / KILO))
 
@@ -210,4 +210,4 @@ HEALTH = (
     Question("amdsmi_get_gpu_xgmi_link_status", ("nvlinks_active",), _xgmi),
     Question("amdsmi_get_link_metrics", ("nvlink_sent_bytes", "nvlink_received_bytes"), _moved),
 )
-"""For each kind of reading, the questions in the order they are asked; a reading that is told is not asked for again."""
+"""For each kind of reading, the queries in order; a known reading is not queried again."""

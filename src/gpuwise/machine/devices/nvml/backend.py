@@ -30,7 +30,7 @@ from gpuwise.machine.devices.readings import Driver, Health, Identity, Peer, Sam
 RESTART_AFTER_S = 1.0
 """A driver that went away is looked for again no more often: a start that fails can take the driver long."""
 _RESTART_CODES = GONE_CODES | {UNKNOWN}
-"""What the calls of a library give whose driver was unloaded and loaded again."""
+"""Error codes of a library whose driver was unloaded and loaded again."""
 T = TypeVar("T")
 
 
@@ -162,7 +162,7 @@ class NvmlDevices:
                 card.forget()
 
     def _look_for_more(self) -> None:
-        """Cards that were plugged in (or found by a driver that came back) go behind those known."""
+        """Append cards that were added (or found by a driver that came back) behind the known ones."""
         try:
             count = self._library.unsigned("nvmlDeviceGetCount_v2")
         except NvmlError as refused:
@@ -173,7 +173,7 @@ class NvmlDevices:
             self._cards.append(NvmlCard(index))
 
     def _handle(self, card: NvmlCard) -> Handle:
-        """Its handle, by its place on the bus once that is known: numbers move when a card goes. Raises NvmlError."""
+        """Its handle, by its bus position once known: indices change when a card disappears. Raises NvmlError."""
         if card.handle is None:
             if card.bus_id is None:
                 handle = self._library.handle("nvmlDeviceGetHandleByIndex_v2", card.index)

@@ -33,7 +33,7 @@ from gpuwise.text import single_line
 
 Handle = c_void_p
 NOT_AVAILABLE = 2**64 - 1
-"""nvml.h, NVML_VALUE_NOT_AVAILABLE: the memory of a process that the driver does not tell."""
+"""nvml.h, NVML_VALUE_NOT_AVAILABLE: memory of a process that the driver does not report."""
 ALL_LINKS = 2**32 - 1
 """Scope of a field value over every NVLink."""
 TEXT_BYTES = 96
@@ -46,8 +46,8 @@ ELSEWHERE = (
     "/run/opengl-driver/lib/libnvidia-ml.so.1",
     "/usr/local/nvidia/lib64/libnvidia-ml.so.1",
 )
-"""Where the library is on WSL, on NixOS and where the driver is handed in as a folder (Kubernetes nodes, virtual machines), which
-the loader does not always search."""
+"""Location of the library on WSL, on NixOS and where the driver is mounted as a folder (Kubernetes nodes, virtual machines),
+which the loader does not always search."""
 
 
 class Utilization(Structure):
@@ -223,7 +223,7 @@ class Library:
         return out.total, out.used, out.reserved
 
     def memory_v1(self, device: Handle) -> tuple[int, int]:
-        """Total, used with what is reserved: all that drivers before 510 tell."""
+        """Total, and used including reserved memory: all that drivers before 510 report."""
         out = MemoryV1()
         self._call("nvmlDeviceGetMemoryInfo", device, byref(out))
         return out.total, out.used
@@ -235,7 +235,7 @@ class Library:
         return f"{out.domain:08x}:{out.bus:02x}:{out.device:02x}.0"
 
     def remote_bus_id(self, device: Handle, link: int) -> str:
-        """Where the other end of an NVLink is."""
+        """Bus position of the other end of an NVLink."""
         out = PciInfo()
         self._call("nvmlDeviceGetNvLinkRemotePciInfo_v2", device, c_uint(link), byref(out))
         return f"{out.domain:08x}:{out.bus:02x}:{out.device:02x}.0"
@@ -262,7 +262,7 @@ class Library:
         raise NvmlError(INSUFFICIENT_SIZE)
 
     def process_use(self, device: Handle, since_us: int, room: int) -> list[ProcessUse]:
-        """What processes did since a moment of the driver's clock; empty when nothing."""
+        """Use by processes since a moment of the driver's clock; may be empty."""
         for _ in range(ATTEMPTS):
             out, count = (ProcessUse * room)(), c_uint(room)
             try:
@@ -278,7 +278,7 @@ class Library:
         raise NvmlError(INSUFFICIENT_SIZE)
 
     def fields(self, device: Handle, questions: Sequence[tuple[int, int]]) -> list[int | float | NvmlError]:
-        """Several field values in one call, by id and scope; each may be refused by itself."""
+        """Several field values in one call, by id and scope; each may fail separately."""
         out = (FieldValue * len(questions))()
         for i, (number, scope) in enumerate(questions):
             out[i].id, out[i].scope = number, scope
@@ -331,7 +331,7 @@ def _load() -> None:
 
 
 def _find(name: str) -> Callable[..., int]:
-    """A function of the loaded library; one that it does not have refuses every call."""
+    """A function of the loaded library; a missing one fails on every call."""
     nvml = _pynvml()
     try:
         return nvml._nvmlGetFunctionPointer(name)

@@ -1,4 +1,4 @@
-"""State of one NVML device: its handle, and the readings it was found not to support."""
+"""State of one NVML device: its handle, and its unsupported readings."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class NvmlCard:
     bus_id: str | None = None
     name: str | None = None
     unified: bool | None = None
-    """It shares the processor's memory, so NVML tells nothing of it; None: not looked at yet."""
+    """Whether it shares the processor's memory, which NVML does not report; None: not checked yet."""
     lasting: dict[str, dict[str, str]] = field(default_factory=dict[str, dict[str, str]])
     """``sample``, ``health`` or ``identity`` -> reading -> why it is not there, and will not be while the device stays."""
     skipped: set[str] = field(default_factory=set[str])
@@ -32,7 +32,7 @@ class NvmlCard:
     """The driver's clock at the last use of processes."""
 
     def forget(self) -> None:
-        """Reset after the device was lost: what it supports is asked again when it is back."""
+        """Reset after the device was lost: support is checked again when it is back."""
         self.handle = None
         self.lasting = {}
         self.skipped = set()
@@ -41,9 +41,9 @@ class NvmlCard:
 
 
 class Reader:
-    """Reads of one card at one moment; refusals are kept with their reason, those that last are not asked again.
+    """Reads of one card at one moment; failures are stored with their reason, permanent ones are not tried again.
 
-    A refusal that means that the whole device or driver is away is raised.
+    A failure of the whole device or driver is raised.
     """
 
     __slots__ = ("_card", "_kind", "_lasting", "_transient", "handle", "last_code", "library", "n_read")
@@ -53,7 +53,7 @@ class Reader:
         self._lasting = card.lasting.setdefault(kind, {})
         self._transient: dict[str, str] | None = None
         self.last_code = 999
-        """Of the last refusal; unknown error where there was none."""
+        """Code of the last failure; unknown error without one."""
         self.n_read = 0
         """Readings that were there."""
 
@@ -78,7 +78,7 @@ class Reader:
             self.unknown(reading, reason_of(code), lasting=code in LASTING_CODES)
 
     def unknown(self, reading: str, reason: str, *, lasting: bool = False) -> None:
-        """Note why a reading is None."""
+        """Record why a reading is None."""
         if lasting:
             # a new dict: samples taken before hold the old one
             self._lasting = self._card.lasting[self._kind] = {**self._lasting, reading: reason}
@@ -92,7 +92,7 @@ class Reader:
             self.unknown(other, reason, lasting=of in self._lasting)
 
     def known_missing(self, reading: str) -> bool:
-        """Whether a reading is known not to be supported."""
+        """Whether a reading is known to be unsupported."""
         return reading in self._lasting
 
     def skip(self, question: str) -> None:
@@ -109,5 +109,5 @@ class Reader:
 
     @property
     def reasons(self) -> dict[str, str]:
-        """Reading -> why it is None; one dict for all samples that miss the same."""
+        """Reading -> why it is None; one dict for all samples with the same gaps."""
         return {**self._lasting, **self._transient} if self._transient else self._lasting

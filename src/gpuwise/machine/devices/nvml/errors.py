@@ -54,9 +54,9 @@ REASONS = {
 """Return code -> a short stable phrase."""
 
 LOST_CODES = frozenset({GPU_IS_LOST, RESET_REQUIRED})
-"""The device is gone or stands still."""
+"""The device is lost or hangs."""
 GONE_CODES = frozenset({UNINITIALIZED, DRIVER_NOT_LOADED, LIB_RM_VERSION_MISMATCH})
-"""The driver is gone: the library has to be started again."""
+"""The driver is unloaded: the library has to be started again."""
 LASTING_CODES = frozenset({NOT_SUPPORTED, NO_PERMISSION, FUNCTION_NOT_FOUND, 22, 25, 26})
 """Asking again does not help while the device stays."""
 
@@ -119,7 +119,7 @@ def opening_error(code: int, detail: str = "") -> DeviceError:
 
 
 def device_error(code: int, index: int, what: str) -> DeviceError:
-    """What a refused question about one device means; ``what`` names it."""
+    """Error for a failed query of one device; ``what`` names it."""
     if code in LOST_CODES:
         return DeviceLostError(
             index,

@@ -48,7 +48,7 @@ class XidWatch:
                 event = self._library.wait_for_event(self._events, timeout_s)
             except NvmlError as refused:
                 if refused.code != TIMEOUT:
-                    # lost cards and drivers that went away show in the samples; here there is only nothing to wait for
+                    # lost cards and unloaded drivers show in the samples; here there is only no event to wait for
                     self._free()
                     time.sleep(timeout_s)
                 return None

@@ -83,7 +83,7 @@ def read_health(read: Reader, card: NvmlCard) -> Health:
 
 
 def _fields(read: Reader) -> tuple[dict[str, float], str | None]:
-    """Seconds held back by reason, and what the driver asks for."""
+    """Seconds of reduced clocks by reason, and the driver's recovery action."""
     try:
         answers = read.library.fields(read.handle, [(number, 0) for number in (*HELD_BACK.values(), RECOVERY_ACTION)])
     except NvmlError as refused:
@@ -128,7 +128,7 @@ def _links(read: Reader) -> tuple[int | None, int | None, int | None, int | None
 
 
 def _link_errors(read: Reader, active: list[int]) -> int | None:
-    """One link and counter at a time, where no totals are told."""
+    """One link and counter at a time, if no totals are reported."""
     total, any_answer = 0, False
     for link in active:
         for counter in LINK_COUNTERS:
@@ -197,6 +197,6 @@ def _link_ends(library: Library, card: NvmlCard) -> tuple[int, list[str]]:
         try:
             direct.append(library.remote_bus_id(card.handle, link))
         except NvmlError:
-            # drivers before 460 do not tell the kind of the other end, nor that of a switch
+            # drivers before 460 do not report the kind of the other end, nor that of a switch
             to_switch += 1
     return to_switch, direct

@@ -98,7 +98,7 @@ def _memory(read: Reader, name: str | None) -> tuple[int | None, bool | None]:
 
 
 def _thresholds(read: Reader) -> tuple[float | None, float | None]:
-    """Where it slows down and where it switches off, in degrees; from distances where the card tells only those."""
+    """Slowdown and shutdown temperatures in degrees; computed from distances if the card reports only those."""
     library, device = read.library, read.handle
     slowdown = read("temperature_slowdown_c", library.unsigned, "nvmlDeviceGetTemperatureThreshold", device, SLOWDOWN)
     shutdown = read("temperature_shutdown_c", library.unsigned, "nvmlDeviceGetTemperatureThreshold", device, SHUTDOWN)
@@ -109,7 +109,7 @@ def _thresholds(read: Reader) -> tuple[float | None, float | None]:
         hottest = library.unsigned("nvmlDeviceGetTemperature", device, SENSOR_GPU) + library.margin(device)
     except NvmlError:
         return (None if slowdown is None else float(slowdown)), (None if shutdown is None else float(shutdown))
-    # margin tells how far it is from slowing down by software, the fields how far each threshold is from there
+    # margin is the distance to slowdown by software, the fields the distance from there to each threshold
     beyond = [None if isinstance(f, NvmlError) else float(hottest - f) for f in far]
     return (beyond[0] if slowdown is None else float(slowdown)), (beyond[1] if shutdown is None else float(shutdown))
 
@@ -135,7 +135,7 @@ def _links(read: Reader) -> int | None:
 
 
 def _numa_node(read: Reader, card: NvmlCard, root: Path) -> int | None:
-    """Of the slot, as Linux tells; NVML's own is that of memory a Grace processor can reach."""
+    """NUMA node of the slot, from Linux; NVML's own is that of memory a Grace processor can reach."""
     if card.bus_id is not None:
         domain, _, rest = card.bus_id.partition(":")
         path = root / "sys/bus/pci/devices" / f"{domain[-4:]}:{rest}" / "numa_node"
@@ -152,7 +152,7 @@ def _numa_node(read: Reader, card: NvmlCard, root: Path) -> int | None:
 
 
 def _mig_uuids(read: Reader) -> tuple[str, ...]:
-    """The parts a card is divided into, in their order; those that may be asked for."""
+    """Accessible parts of a divided card, in their order."""
     library, device = read.library, read.handle
     uuids: list[str] = []
     try:

@@ -37,13 +37,13 @@ _ALONE = {
     "power_w": "nvmlDeviceGetPowerUsage",
     "power_limit_w": "nvmlDeviceGetEnforcedPowerLimit",
 }
-"""What asks for a reading where its field value is not supported: by older drivers, and average power by some cards."""
+"""Separate query of a reading whose field value is unsupported: by older drivers, and average power by some cards."""
 
 
 def take_sample(read: Reader, card: NvmlCard, *, processes: bool) -> Sample:
     """A sample of a device that answers. Raises NvmlError when it or the driver is away."""
     library, device = read.library, read.handle
-    # the reading that every card has is asked first: a device that is away is found with one call
+    # the reading that every card has is queried first: a missing device is detected with one call
     temperature_c = read("temperature_c", library.unsigned, "nvmlDeviceGetTemperature", device, SENSOR_GPU)
     utilization = read("utilization", library.utilization, device)
     if utilization is None and not read.known_missing("memory_utilization"):
@@ -85,13 +85,13 @@ def take_sample(read: Reader, card: NvmlCard, *, processes: bool) -> Sample:
         unknown=read.reasons,
     )
     if not read.n_read:
-        # nothing at all was told: the driver does not answer
+        # no reading at all: the driver does not answer
         raise NvmlError(read.last_code)
     return sample
 
 
 def _why_no_utilization(read: Reader) -> None:
-    """A divided card tells none: its parts do."""
+    """Reason for missing utilisation: a divided card reports it for its parts only."""
     try:
         divided = read.library.pair("nvmlDeviceGetMigMode", read.handle)[0] == 1
     except NvmlError as refused:
@@ -103,7 +103,7 @@ def _why_no_utilization(read: Reader) -> None:
 
 
 def _event_reasons(read: Reader) -> int | None:
-    """By the name of drivers since 535, else by the older one."""
+    """Event reasons by the name of drivers since 535, else by the older one."""
     try:
         bits = read.library.long("nvmlDeviceGetCurrentClocksEventReasons", read.handle)
     except NvmlError as refused:
@@ -138,7 +138,7 @@ def _memory(read: Reader, card: NvmlCard) -> tuple[int | None, int | None, int |
 
 
 def _is_unified(card: NvmlCard, code: int) -> bool:
-    """NVML tells nothing of the memory because it is the processor's; looked up once."""
+    """Whether NVML reports no memory because it is the processor's; checked once."""
     if card.unified is None and code == NOT_SUPPORTED:
         card.unified = shares_memory(card.name)
     return bool(card.unified)
@@ -185,7 +185,7 @@ def _field_readings(read: Reader) -> dict[str, float]:
                 if read.known_missing(reading):
                     read.skip_field(number)
             else:
-                # the single question tells whether the card is away, and whether it has the reading at all
+                # the single query shows whether the card is missing, and whether it supports the reading at all
                 if answer.code != UNKNOWN:
                     read.skip_field(number)
     for reading, function in _ALONE.items():
@@ -199,7 +199,7 @@ def _field_readings(read: Reader) -> dict[str, float]:
 
 
 def _processes(read: Reader, card: NvmlCard) -> tuple[GpuProcess, ...] | None:
-    """Compute and graphics processes with their use, by number; None when neither list is told."""
+    """Compute and graphics processes with their use, by number; None if neither list is available."""
     lists: list[tuple[str, list[ProcessInfo]]] = []
     for kind, name in (
         ("compute", "nvmlDeviceGetComputeRunningProcesses"),
@@ -235,7 +235,7 @@ def _processes(read: Reader, card: NvmlCard) -> tuple[GpuProcess, ...] | None:
 
 
 def _process_list(read: Reader, card: NvmlCard, name: str) -> list[ProcessInfo] | None:
-    """By the newest form of the question that the driver knows; None when it refuses."""
+    """The list from the newest query that the driver supports; None if it fails."""
     for version in ("_v3", "_v2"):
         if read.is_skipped(name + version):
             continue
@@ -253,7 +253,7 @@ def _process_list(read: Reader, card: NvmlCard, name: str) -> list[ProcessInfo] 
 
 
 def _uses(read: Reader, card: NvmlCard) -> dict[int, tuple[float, float, float, float]]:
-    """Process -> share of SMs, memory, encoder, decoder since the last sample; those that did nothing are told as absent."""
+    """Process -> share of SMs, memory, encoder, decoder since the last sample; idle processes are absent."""
     if read.known_missing("sm_utilization"):
         return {}
     try:

@@ -24,7 +24,7 @@ JETSON_USUAL = 36
 XPU_INDEX = f"{fixes.INDEX}/xpu"
 _HIDING = ("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
 _STAND_INS = {"gfx103": "10.3.0", "gfx110": "11.0.0", "gfx90": "9.0.0"}
-"""Family of AMD's chips -> the version of the one that the wheels are compiled for (HSA_OVERRIDE_GFX_VERSION)."""
+"""Family of AMD's chips -> version of the chip that the wheels are compiled for (HSA_OVERRIDE_GFX_VERSION)."""
 
 
 def _amd(m: Machine) -> list[Card]:

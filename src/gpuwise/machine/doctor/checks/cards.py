@@ -13,7 +13,7 @@ from gpuwise.machine.doctor.probes.kernel import same_bus
 FALLEN_OFF = 79
 """The XID of a card that fell off the bus."""
 _BELOW_DEFAULT = 0.99
-"""Of the default power limit: NVML gives milliwatts, boards round to watts."""
+"""Tolerance relative to the default power limit: NVML reports milliwatts, boards round to watts."""
 _BUSY = 0.5
 SMI = "nvidia-smi  # lists every card"
 
@@ -113,7 +113,7 @@ def unreachable_devices(m: Machine) -> Iterator[Finding]:
 
 
 def recovery(m: Machine) -> Iterator[Finding]:
-    """The recovery action that the driver itself asks for."""
+    """The recovery action recommended by the driver."""
     for c in m.nvidia_cards:
         action = c.health.recovery_action if c.health else None
         if not action or action == "none":
@@ -140,7 +140,7 @@ def recovery(m: Machine) -> Iterator[Finding]:
 
 
 def memory(m: Machine) -> Iterator[Finding]:
-    """Errors of the card's memory that could not be corrected, and rows that wait for a spare or have none."""
+    """Uncorrectable errors of the card's memory, and rows that wait for a spare or have none."""
     for c in m.nvidia_cards:
         h, i = c.health, c.identity.index
         if h is None:

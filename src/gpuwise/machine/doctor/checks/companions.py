@@ -18,7 +18,7 @@ _OTHER_BUILD = re.compile(
     r"compiled with different CUDA|has no attribute 'extension'|has CUDA Version=|does not exist|DLL load failed|version `[A-Z]",
     re.IGNORECASE,
 )
-"""What a compiled library says beside a torch that it was not built for."""
+"""Error of a compiled library beside a torch that it was not built for."""
 _DISTRIBUTIONS = {module: name for name, module in LIBRARIES.items()}
 _OF_GEOMETRIC = ("torch_scatter", "torch_sparse")
 """Compiled for one release of torch and one CUDA each; their index has a page for every pair (data.pyg.org)."""

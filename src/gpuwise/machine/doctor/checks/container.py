@@ -11,9 +11,9 @@ from gpuwise.machine.doctor.finding import Finding, Fix, Severity
 from gpuwise.machine.doctor.observation import NVIDIA, Machine
 
 DOCKER_SHM_BYTES = 64 << 20
-"""What a container gets without --shm-size (Docker's reference of ``docker run``)."""
+"""Shared memory of a container without --shm-size (Docker's reference of ``docker run``)."""
 _KEPT_OUT = ("none", "void")
-"""Values of NVIDIA_VISIBLE_DEVICES that somebody sets to keep a container from the GPUs (user guide of the container toolkit)."""
+"""Values of NVIDIA_VISIBLE_DEVICES that exclude a container from the GPUs (user guide of the container toolkit)."""
 _NONE = ("", "-1", "none", "void", "NoDevFiles")
 
 
@@ -133,7 +133,7 @@ def lost_gpu(m: Machine) -> Iterator[Finding]:
 
 
 def capabilities(m: Machine) -> Iterator[Finding]:
-    """A container whose image asks for the driver without its compute part."""
+    """A container whose image requests the driver without its compute part."""
     capability_list = m.environment.get("NVIDIA_DRIVER_CAPABILITIES")
     if not m.system.container or not capability_list or not {"compute", "all"}.isdisjoint(re.split(r"[,\s]+", capability_list)):
         return
@@ -239,7 +239,7 @@ def visible_devices(m: Machine) -> Iterator[Finding]:
     wrong = _first_wrong(m, device_names)
     if wrong is None:
         return
-    # CUDA takes a list that names one twice for an empty one, as PyTorch's own reading of it says
+    # CUDA treats a list with a repeated name as empty, as PyTorch's own parser does
     twice = device_names[wrong] in device_names[:wrong]
     # of a card that is cut up CUDA takes one instance, and by its name
     names = ", ".join((c.identity.mig_uuids or (str(c.identity.index),))[0] for c in m.nvidia_cards)
@@ -258,7 +258,7 @@ def visible_devices(m: Machine) -> Iterator[Finding]:
 
 
 def _first_wrong(m: Machine, device_names: list[str]) -> int | None:
-    """Place of the first name that is no device here, or stands twice."""
+    """Position of the first name that is not a device here, or is repeated."""
     uuids = [c.identity.uuid or "" for c in m.nvidia_cards]
     instances = [u for c in m.nvidia_cards for u in c.identity.mig_uuids]
     for at, name in enumerate(device_names):

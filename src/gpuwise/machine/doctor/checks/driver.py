@@ -12,12 +12,12 @@ from gpuwise.machine.doctor.observation import NVIDIA, Machine, PciCard
 from gpuwise.machine.doctor.probes.kernel import same_bus
 
 SEES_NONE = "*-sees-no-gpu"
-"""What every framework says while the driver does not work."""
+"""Message of every framework while the driver does not work."""
 SMI = "nvidia-smi  # lists the GPU and the driver's version"
 
 
 def wsl(m: Machine) -> Iterator[Finding]:
-    """Windows Subsystem for Linux: its version, GPU access, and a Linux driver that is in the way."""
+    """Windows Subsystem for Linux: its version, GPU access, and an interfering Linux driver."""
     if m.system.wsl == 1:
         yield Finding(
             "wsl1",
@@ -91,7 +91,7 @@ def mismatch(m: Machine) -> Iterator[Finding]:
         evidence.append(refusal.message)
     here = m.system.container is None
     if m.system.container == "lxc" and m.modules.version:
-        # its image holds libraries of its own, and its host's module runs
+        # its image has its own libraries, and the host's module runs
         yield Finding(
             "driver-library-mismatch",
             Severity.BLOCKER,
@@ -220,7 +220,7 @@ def _held_by_open_driver(m: Machine, driver: str, bus_names: tuple[str, ...], in
 
 
 def _built_for_another(m: Machine) -> bool:
-    """Whether the kernel refused a module that lies in its folder, as it was built for another one."""
+    """Whether the kernel rejected a module in its folder because it was built for another kernel."""
     words = ("version magic", "disagrees about version of symbol", "Unknown symbol")
     return any("nvidia" in line and any(w in line for w in words) for line in m.kernel_log)
 
@@ -477,11 +477,11 @@ _LOGGED: tuple[tuple[str, str, str, Fix], ...] = (
         ),
     ),
 )
-"""What the driver's log says of a card that it does not list -> finding and fix."""
+"""Message of the driver's log about a card that it does not list -> finding and fix."""
 
 
 def _not_listed(m: Machine, cards: list[PciCard], severity: Severity) -> Finding:
-    """Cards that the driver has and does not list, by what its log says of them."""
+    """Cards that the driver has but does not list, by its log."""
     names = tuple(_card_name(c) for c in cards)
     evidence = (*names[:4], *((f"and {len(names) - 4} more",) if len(names) > 4 else ()))
     hides = (SEES_NONE, "gpus-missing", "driver-unanswered")
@@ -519,7 +519,7 @@ def _not_listed(m: Machine, cards: list[PciCard], severity: Severity) -> Finding
 
 
 def _ignored(m: Machine, generation: Generation | None, driver: tuple[int, ...] | None) -> str | None:
-    """Why the loaded driver ignores a card, by its generation or by what the kernel's log says; None where neither tells."""
+    """Reason why the loaded driver ignores a card, from its generation or the kernel's log; None if unknown."""
     if generation and driver and (why := _outside(generation, driver)):
         return why
     legacy = fixes.legacy_branch(m)

@@ -73,7 +73,7 @@ def broken_frameworks(m: Machine) -> Iterator[Finding]:
 
 
 def _older_system(m: Machine, f: Framework, glibc: str) -> Finding:
-    """The finding that PyTorch wants a newer C library than the system has."""
+    """The finding that PyTorch needs a newer C library than the system has."""
     return Finding(
         "torch-needs-newer-system",
         _severity(m, f),
@@ -273,7 +273,7 @@ def cupy(m: Machine) -> Iterator[Finding]:
 
 
 def toolkit(m: Machine) -> Iterator[Finding]:
-    """A toolkit of a CUDA family the driver does not run, found by the shell: only what one compiles oneself is concerned."""
+    """A toolkit in the shell's path of a CUDA family that the driver does not run: affects only code that the user compiles."""
     vendor = m.vendor("nvidia")
     newest = vendor.driver.cuda_version if vendor and vendor.driver else None
     on_path = next((t for t in m.toolkits if t.on_path), None)

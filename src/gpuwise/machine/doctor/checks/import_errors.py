@@ -1,4 +1,4 @@
-"""What mends an import that raised, by the words of its error."""
+"""Fixes for a failed import, by the text of its error."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gpuwise.machine.doctor.observation import Machine
 from gpuwise.machine.doctor.probes.python import FRAMEWORKS
 
 _REQUIRED = re.compile(r"([A-Za-z0-9_.-]+[<>=!~]=?[^\s;]+) is required .*but found")
-"""As transformers words it (utils/versions.py)."""
+"""Wording of transformers (utils/versions.py)."""
 _NAME = re.compile(r"cannot import name '[^']+' from '([A-Za-z0-9_]+)[^']*'")
 _STATIC_TLS = re.compile(r"(\S+\.so[\w.]*): cannot allocate memory in static TLS block")
 _SHADOW = re.compile(r"partially initialized module '[^']+'.*\((/[^()]+\.py)\)")
@@ -37,7 +37,7 @@ WORDS: Mapping[str, tuple[str, str]] = {
     r"module 'cv2[\w.]*' has no attribute": ("Parts of two releases lie in one folder", "--force-reinstall opencv-python"),
     r"CUDA Setup failed despite (a )?GPU": ("Its release has no library for this CUDA", "-U bitsandbytes"),
 }
-"""What an error says of a third package, and what to install."""
+"""Text of an error about a third package, and the package to install."""
 DISTRIBUTIONS = {
     "google": "protobuf",
     "PIL": "pillow",
@@ -51,7 +51,7 @@ _OF_TORCH = re.compile(r"module 'torch(?:\.[a-z_.]+)?' has no attribute")
 
 
 def import_fix(m: Machine, error: str, name: str) -> Fix | None:
-    """The fix for the import of ``name``; None where its error tells of none but to install it again."""
+    """The fix for the import of ``name``; None if its error suggests only a reinstallation."""
     if required := _REQUIRED.search(error):
         return Fix("Install the release that it asks for", (fixes.pip_install(m, shlex.quote(required[1].rstrip("."))),))
     if (shadow := _SHADOW.search(error)) and "/site-packages/" not in shadow[1] and "/dist-packages/" not in shadow[1]:
@@ -81,7 +81,7 @@ def import_fix(m: Machine, error: str, name: str) -> Fix | None:
         # a function of a newer torch; or glibc 2.41 and newer, which an older torch was not linked for
         return fixes.torch_fix(m, fixes.capabilities_here(m), newest=True)[0]
     if sizes := _OF_NUMPY.search(error):
-        # the type grew with NumPy 2: what was compiled for the larger one wants it
+        # the type grew with NumPy 2: code compiled for the larger one needs it
         return Fix("Install a NumPy like that it was compiled for", (_numpy_of(m, int(sizes[1]) > int(sizes[2])),))
     if "No module named 'pkg_resources'" in error:
         return Fix("Install the last setuptools that has it", (fixes.pip_install(m, "'setuptools<81'"),))
@@ -121,7 +121,7 @@ VARIABLES = {
 
 
 def run_fix(m: Machine, errors: tuple[str, ...]) -> Fix | None:
-    """The fix for a product that raised, where a variable that is set tells why, or a folder that the loader does not know."""
+    """The fix for a product that failed, if an environment variable explains it, or a folder that the loader does not know."""
     if m.system.wsl and any("libcuda.so: cannot open" in e for e in errors):
         return Fix(
             "Name the folder of the driver's library, which has libcuda.so beside libcuda.so.1 (microsoft/WSL, issue 8587)",

@@ -92,7 +92,7 @@ def _hidden(m: Machine, paths: list[str]) -> Finding:
 
 
 _NO_DRIVER = 35
-"""What CUDA's run time gives where it finds no libcuda (cudaErrorInsufficientDriver)."""
+"""Error of CUDA's runtime without libcuda (cudaErrorInsufficientDriver)."""
 
 
 def _unlisted(m: Machine, library: str, failing: Framework) -> Finding:
@@ -120,7 +120,7 @@ def _unlisted(m: Machine, library: str, failing: Framework) -> Finding:
 
 
 def cuda(m: Machine) -> Iterator[Finding]:
-    """A driver without libcuda, or with one that is not found: NVML answers and no framework sees a GPU."""
+    """A driver without libcuda, or with one that the loader does not find: NVML works but no framework sees a GPU."""
     failing = [f for f in m.frameworks if f.cuda and f.available is False]
     hidden = any(name.startswith("libcuda.so") for name in m.shadowing)
     if not failing or not m.nvidia_cards or hidden or m.system.wsl or m.system.platform != "linux":
@@ -130,7 +130,7 @@ def cuda(m: Machine) -> Iterator[Finding]:
             yield _unlisted(m, m.modules.cuda_library, failing[0])
         return
     if not m.modules.nvml_library and not m.modules.libraries:
-        # the driver's folders are not known here at all
+        # the driver's folders are unknown here
         return
     yield Finding(
         "libcuda-missing",

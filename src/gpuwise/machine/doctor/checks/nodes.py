@@ -122,7 +122,7 @@ def uvm(m: Machine) -> Iterator[Finding]:
     if not failing or not m.nvidia_cards or m.system.wsl or m.environment.get("CUDA_VISIBLE_DEVICES") in ("", "-1"):
         return
     if "nvidia" not in m.modules.loaded and not any(n.path.startswith("/dev/nvidia") for n in m.nodes):
-        # nothing is known of the kernel's side
+        # the kernel's side is unknown
         return
     node = next((n for n in m.nodes if n.path == "/dev/nvidia-uvm"), None)
     loaded = "nvidia_uvm" in m.modules.loaded or not m.modules.listed

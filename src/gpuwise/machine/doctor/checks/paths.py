@@ -115,5 +115,5 @@ def _pairs(m: Machine) -> list[tuple[str, str, tuple[str, ...]]]:
 
 
 def _slot(m: Machine, bus_id: str | None) -> PciCard | None:
-    """The device on the bus at ``bus_id``; None where there is none."""
+    """The device on the bus at ``bus_id``; None without one."""
     return next((c for c in m.pci if same_bus(c.address, bus_id)), None)

@@ -93,7 +93,7 @@ _ORDER = (Severity.BLOCKER, Severity.LIMIT, Severity.NOTE)
 
 
 def examine(machine: Machine, checks: Iterable[Check] = CHECKS) -> tuple[Finding, ...]:
-    """The findings, gravest first and causes before others; consequences of a finding are left out."""
+    """The findings, most severe first and causes before others; consequences of a finding are omitted."""
     findings = [finding for check in checks for finding in check(machine)]
     # of two that would hide each other the first stays
     causes = [

@@ -26,7 +26,7 @@ _SONAMES = {
 }
 """Library -> how the wheel that brings it begins."""
 REINSTALLED = ("torchvision-*", "torchaudio-*", "cuda-libraries-not-as-pinned")
-"""What is mended with another PyTorch: its companions are installed with it."""
+"""Findings fixed by another PyTorch, which is installed with its companions."""
 
 
 def wheel_kind(m: Machine) -> Iterator[Finding]:
@@ -163,7 +163,7 @@ def card_served(m: Machine) -> Iterator[Finding]:
 
 
 def _serve(m: Machine, missing: tuple[Capability, ...], served: list[Card]) -> tuple[Fix, ...]:
-    """One wheel for all cards where there is one, else one for the cards left out, or those hidden."""
+    """One wheel for all cards if available, else one for the remaining cards, or the hidden ones."""
     every = fixes.capabilities_here(m)
     if fixes.best_wheel(m, every) is not None:
         return fixes.torch_fix(m, every)
@@ -191,7 +191,7 @@ def duplicate_torch(m: Machine) -> Iterator[Finding]:
     conda = next((p for p in m.python.packages if p.name == "pytorch" and p.place == "conda"), None)
     versions = {p.version.partition("+")[0] for p in copies} | ({conda.version} if conda else set[str]())
     if len(copies) > 1 or (conda and len(versions) > 1):
-        # of a copy with CUDA and one without, the former was wanted
+        # with one CUDA copy and one without, the former was intended
         kept = max(copies, key=lambda p: not p.version.endswith("+cpu"))
         where = [f"torch {p.version} in {p.place}" for p in copies] + ([f"pytorch {conda.version} by conda"] if conda else [])
         remove = (f"{fixes.pip(m)} uninstall -y torch",) * len(copies)
@@ -276,7 +276,7 @@ def shadowed_torch(m: Machine) -> Iterator[Finding]:
 
 
 _RUNTIME = re.compile(r"(/\S*)/(libstdc\+\+|libgcc_s|libgomp)\.so\S*: version `([\w.]+)' not found")
-"""What the loader says of a compiler's run-time library that is older than what a program was built with."""
+"""Loader error for a compiler's runtime library older than the one a program was built with."""
 
 
 def older_runtime(m: Machine) -> Iterator[Finding]:
@@ -303,7 +303,7 @@ def older_runtime(m: Machine) -> Iterator[Finding]:
 
 
 def build_of(torch: Framework | None, package: Package) -> str:
-    """``cuda``, ``rocm``, ``cpu`` or ``xpu``: what the framework said, else what its version says."""
+    """``cuda``, ``rocm``, ``cpu`` or ``xpu``: as reported by the framework, else by its version."""
     if torch and "version" in torch.answer:
         for key, kind in (("cuda", "cuda"), ("hip", "rocm"), ("xpu", "xpu")):
             if torch.answer.get(key):
@@ -318,7 +318,7 @@ def build_of(torch: Framework | None, package: Package) -> str:
 
 
 def architectures_of(torch: Framework | None, package: Package) -> tuple[str, ...]:
-    """What the wheel was compiled for: what it says, else what the table says."""
+    """Architectures that the wheel was compiled for: as reported, else from the table."""
     if torch and torch.architectures:
         return torch.architectures
     row = find_wheel(package.version, package.version.partition("+")[2] or None)
@@ -345,7 +345,7 @@ def _no_kernel_image(torch: Framework | None) -> set[Capability]:
 
 
 def _ran(torch: Framework | None, card: Card) -> bool | None:
-    """Whether a product ran on this card; None when that is not known of exactly this card."""
+    """Whether a product ran on this card; None if unknown for exactly this card."""
     if torch is None:
         return None
     bare = (card.identity.uuid or "?").removeprefix("GPU-").lower()

@@ -1,4 +1,4 @@
-"""Checks of the errors the NVIDIA driver wrote to the kernel's log (XIDs), by what NVIDIA's catalogue says of each."""
+"""Checks of the errors that the NVIDIA driver wrote to the kernel's log (XIDs), by NVIDIA's catalogue."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ def understand(name: str, ran: CommandResult) -> Framework:
 
 
 def _valid_fields(message: dict[str, Any]) -> dict[str, Any]:
-    """What has a name and a type that the question gives; a library may print objects of its own between."""
+    """Fields with the name and type of the query; a library may print other objects in between."""
     valid = {k: v for k, v in message.items() if k in _KINDS and isinstance(v, _KINDS[k])}
     if "architectures" in valid:
         valid["architectures"] = [str(a) for a in valid["architectures"]]

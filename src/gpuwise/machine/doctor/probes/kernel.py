@@ -13,7 +13,7 @@ from gpuwise.machine.doctor.probes.paths import path_of
 _PCI = "/sys/bus/pci/devices"
 _PCI_IDS = ("/usr/share/misc/pci.ids", "/usr/share/hwdata/pci.ids")
 _USUAL_FOLDERS = ("/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/lib/aarch64-linux-gnu", "/usr/lib")
-"""The loader looks in these without being told."""
+"""The loader searches these by default."""
 LIBRARY_FOLDERS = (*_USUAL_FOLDERS, "/usr/local/nvidia/lib64")
 _OTHER_FOLDERS = (
     "/usr/lib/wsl/lib",
@@ -65,7 +65,7 @@ def read_pci(host: Host) -> tuple[PciCard, ...]:
 
 
 def name_cards(host: Host, cards: Sequence[PciCard]) -> tuple[PciCard, ...]:
-    """The same cards with their names from pci.ids, which is large: only asked for where no driver names them."""
+    """The same cards with their names from pci.ids, which is large: only used if no driver names them."""
     from dataclasses import replace
 
     text = next((t for p in _PCI_IDS if (t := host.read(p))), "")
@@ -151,7 +151,7 @@ def _imex_major(host: Host) -> int | None:
 
 
 def _library(host: Host, begin: str) -> str | None:
-    """The first library of the driver that begins so, stubs left out."""
+    """The first library of the driver with that prefix, without stubs."""
     for folder in (*LIBRARY_FOLDERS, *_OTHER_FOLDERS):
         for name in host.names(folder):
             if name.startswith(f"{begin}."):
@@ -160,7 +160,7 @@ def _library(host: Host, begin: str) -> str | None:
 
 
 def find_level_zero(host: Host) -> str | None:
-    """Where Intel's driver for Level Zero is: a library of its compute runtime, older ones libze_intel_gpu.so.1 too."""
+    """Path of Intel's driver for Level Zero: a library of its compute runtime, including older libze_intel_gpu.so.1."""
     return _library(host, "libze_intel_gpu.so") or _library(host, "libze_intel_gpu_legacy1.so")
 
 
@@ -185,7 +185,7 @@ def _node_group(host: Host) -> str | None:
 
 
 _ELF_KINDS = {3: "i386", 40: "arm", 62: "x86_64", 183: "aarch64", 21: "ppc64le", 243: "riscv64"}
-"""Of the header's e_machine (elf.h)."""
+"""Values of the header's e_machine (elf.h)."""
 
 
 def foreign_libraries(host: Host, paths: Iterable[str], machine: str) -> Mapping[str, str]:

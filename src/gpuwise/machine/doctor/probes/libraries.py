@@ -18,12 +18,12 @@ CPUS_EACH, MOST_PROCESSES = 2, 8
 one after another took 15 s and nine in four processes 19, torch itself 4 to 5 (benchmarks/records/gpu and foreign)."""
 
 HANGS = 0.5
-"""Share of the time for all, which one has to have had by itself before it is said not to end."""
+"""Share of the total time that one import must have had before it is reported as hanging."""
 
 
 def try_imports(host: Host, python: str, modules: Sequence[str], limit_s: float, *, cpus: int = 1) -> tuple[LibraryImport, ...]:
-    """How the import of each went, in their order, in as many processes as ``cpus`` allow. What was not tried is left out, and so
-    is everything where torch itself does not import."""
+    """Result of importing each, in order, in as many processes as ``cpus`` allow. Libraries not tried are omitted; the result
+    is empty if torch itself fails."""
     processes = max(min(cpus // CPUS_EACH, MOST_PROCESSES, len(modules)), 1)
     parts = [modules[first::processes] for first in range(processes)]
     with ThreadPoolExecutor(max_workers=processes) as pool:
@@ -32,8 +32,8 @@ def try_imports(host: Host, python: str, modules: Sequence[str], limit_s: float,
 
 
 def _imported(host: Host, python: str, modules: Sequence[str], *, limit_s: float) -> tuple[LibraryImport, ...]:
-    """``modules`` one after another in one process. One that ends the process or the time is named, and the others are tried
-    without it while time is left."""
+    """Import ``modules`` one after another in one process. One that ends the process or uses up the time is reported, and the
+    others are retried without it while time is left."""
     outcomes: dict[str, LibraryImport] = {}
     remaining, end_s = list(modules), time.monotonic() + limit_s
     while remaining and (rest_s := end_s - time.monotonic()) > 0:

@@ -42,9 +42,9 @@ def probe(
     limit_s: float = LIMIT_S,
     wanted_gpus: int | None = None,
 ) -> Machine:
-    """Everything found on a machine. A source that fails is left out or says so in the observation: nothing raises.
+    """Complete observation of a machine. A failed source is omitted or noted in the observation; never raises.
 
-    ``frameworks`` False asks none. ``limit_s`` is for each framework.
+    ``frameworks`` False skips them. ``limit_s`` is for each framework.
     """
     host = host or LocalHost()
     system = probe_system.read_system(host)
@@ -92,7 +92,7 @@ def _python_side(
 
 
 def _device_side(devices: Callable[[], DeviceSearch]) -> tuple[tuple[Vendor, ...], tuple[Refusal, ...]]:
-    """The vendors that answer, and the refusals of those that do not."""
+    """The vendors that answer, and the errors of the others."""
     search = devices()
     vendors: list[Vendor] = []
     refusals = [_refusal(name, error) for name, error in search.failed.items()]
@@ -136,7 +136,7 @@ def _vendor(backend: Devices) -> Vendor:
 
 
 def _linux_side(host: Host, machine: Machine) -> Machine:
-    """What only Linux tells."""
+    """Readings that only Linux provides."""
     system = machine.system
     pci = probe_kernel.read_pci(host)
     if sum(c.vendor == NVIDIA for c in pci) > len(machine.nvidia_cards):

@@ -19,8 +19,8 @@ _PLACE = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", re.IGNORECA
 # linux/pci_regs.h: PCI_CFG_SPACE_SIZE, PCI_EXT_CAP_ID_ACS, PCI_ACS_CTRL, PCI_ACS_RR | PCI_ACS_CR | PCI_ACS_EC
 _EXTENDED_FROM, _ACS, _CONTROL_AT = 0x100, 0x000D, 6
 REDIRECTS = 0x04 | 0x08 | 0x20
-"""Requests and completions between devices below are sent up, or held by a list: what the kernel's
-``pci=disable_acs_redir`` takes away."""
+"""Requests and completions between devices below are redirected upwards, or blocked by a list; removed by the kernel's
+``pci=disable_acs_redir``."""
 _SPACE = 4096
 
 

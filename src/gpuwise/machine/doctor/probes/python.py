@@ -65,7 +65,7 @@ _START_S = 20.0
 
 
 def choose_python(host: Host, requested: str | None) -> str:
-    """Path of the interpreter to examine: ``requested``, else the active environment's, else the one that runs this."""
+    """Path of the interpreter to examine: ``requested``, else the active environment's, else the current one."""
     if requested:
         return requested
     environment = host.environment
@@ -78,9 +78,9 @@ def choose_python(host: Host, requested: str | None) -> str:
 
 
 def read_python(host: Host, path: str) -> Python:
-    """What is installed for the interpreter at ``path``. One that does not start says so in ``problem``."""
+    """Packages installed for the interpreter at ``path``. If it does not start, ``problem`` has the reason."""
     if path == sys.executable and isinstance(host, LocalHost):
-        # one process less: the answer is known here
+        # one process less: the result is known here
         ran = CommandResult(
             0, json.dumps([path, list(sys.version_info[:3]), sys.implementation.cache_tag, host.fact("machine"), sys.path])
         )
@@ -118,7 +118,7 @@ def _packages(host: Host, places: Iterable[str], machine: str) -> Iterable[Packa
 
 
 def _pins(metadata: str, machine: str) -> Mapping[str, str]:
-    """What is required in one version for this machine, extras left out."""
+    """Exact version requirements on this machine, without extras."""
     pins: dict[str, str] = {}
     for name, version, marker in _REQUIRES.findall(metadata.partition("\n\n")[0]):
         other = re.search(r"platform_machine\s*==\s*['\"](\w+)['\"]", marker)

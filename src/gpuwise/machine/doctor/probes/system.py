@@ -18,7 +18,7 @@ _COMMAND_S = 3.0
 
 
 def read_system(host: Host) -> System:
-    """What the machine runs."""
+    """Operating system of the machine."""
     release = _assignments(host.read("/etc/os-release") or "")
     ids = tuple(filter(None, (release.get("ID", ""), *release.get("ID_LIKE", "").split())))
     secure = host.read(_SECURE_BOOT)
@@ -43,7 +43,7 @@ def read_system(host: Host) -> System:
 
 
 def _jetson(host: Host) -> str | None:
-    """The model of a Jetson, which says so in its device tree."""
+    """The model of a Jetson, from its device tree."""
     model = (host.read("/proc/device-tree/model") or "").strip("\x00\n ")
     if "jetson" in model.lower() or (host.exists("/etc/nv_tegra_release") and "nvidia" in model.lower()):
         return model
@@ -82,7 +82,7 @@ def _container(host: Host) -> str | None:
 
 
 def read_resources(host: Host) -> Resources:
-    """What jobs may use."""
+    """Resources available to jobs."""
     shm = host.free("/dev/shm") if host.platform == "linux" else None
     home = host.environment.get("HOME", "")
     places = {
@@ -118,7 +118,7 @@ def _object(value: object) -> Mapping[str, object]:
 
 
 def read_docker(host: Host) -> Docker:
-    """Docker and NVIDIA's container toolkit, as far as files tell without root."""
+    """Docker and NVIDIA's container toolkit, as far as files readable without root show them."""
     try:
         daemon = _object(json.loads(host.read("/etc/docker/daemon.json") or "{}"))
     except ValueError:
@@ -137,7 +137,7 @@ def read_docker(host: Host) -> Docker:
 
 
 def read_toolkits(host: Host, *, ask_nvcc: bool) -> tuple[Toolkit, ...]:
-    """CUDA toolkits under /usr/local, and the one the shell finds (``ask_nvcc``: by what it says of itself)."""
+    """CUDA toolkits under /usr/local, and the one in the shell's path (``ask_nvcc``: by its own report)."""
     versions: dict[str, tuple[int, ...]] = {}
     for name in host.names("/usr/local"):
         place = f"/usr/local/{name}"

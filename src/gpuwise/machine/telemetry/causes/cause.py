@@ -12,7 +12,7 @@ from gpuwise.units import MEGA, MINUTE_S, format_duration
 BUSY = 0.5
 """Utilisation from which a card counts as under load: clocks and the PCIe generation fall when there is nothing to do."""
 SHORTEST_SPAN_S = 2.0
-"""A share of less than this says no more than that it is so now."""
+"""Shares over a shorter span only describe the present."""
 WORTH_NAMING = 0.01
 """Share of a window from which an ended hold is still named."""
 
@@ -38,14 +38,14 @@ class Cause:
     id: str
     """Stable: ``hw-thermal``, ``sw-power-cap``, ``lost`` ..."""
     number: int | None
-    """Of the card; None: of the machine."""
+    """Number of the card; None: of the machine."""
     sentence: str
     evidence: tuple[str, ...]
     cost: str | None
-    """What it costs now, in words: ``570 MHz (29 %) below the highest clock``; None: not known, or no clock is lost."""
+    """Current cost, in words: ``570 MHz (29 %) below the highest clock``; None: unknown, or no clock is lost."""
     severity: Severity
     hint: str | None = None
-    """What can be done."""
+    """Suggested action."""
 
 
 def is_busy(card: Card) -> bool:
@@ -54,7 +54,7 @@ def is_busy(card: Card) -> bool:
 
 
 def clock_cost(card: Card) -> str | None:
-    """What is missing to the highest clock, while the card is under load: ``570 MHz (29 %) below the highest clock``."""
+    """Difference from the highest clock while the card is under load: ``570 MHz (29 %) below the highest clock``."""
     top_hz, now_hz = card.identity.sm_clock_max_hz, card.sample.sm_clock_hz
     if not top_hz or now_hz is None or not is_busy(card) or now_hz >= top_hz:
         return None
@@ -63,7 +63,7 @@ def clock_cost(card: Card) -> str | None:
 
 
 def shares_of(card: Card, reason: str) -> Iterator[str]:
-    """Sentences of how long the driver held ``card`` back for ``reason``: by window, and since it was loaded."""
+    """Sentences on how long the driver slowed ``card`` down for ``reason``: by window, and since it was loaded."""
     for window in card.windows:
         share = window.shares.get(reason)
         if share and window.length_s >= SHORTEST_SPAN_S:
@@ -81,7 +81,7 @@ def share_words(window: Window, share: float) -> str:
 
 
 def span_words(seconds: float) -> str:
-    """``48 s``, ``5 min``: a watched span, without digits nobody needs."""
+    """``48 s``, ``5 min``: an observed span in few digits."""
     return f"{seconds:.0f} s" if 10 <= seconds < 2 * MINUTE_S else format_duration(round(seconds, 1))
 
 

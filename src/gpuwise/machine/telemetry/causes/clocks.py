@@ -1,4 +1,4 @@
-"""Rules for clocks that are held: heat, power, the hardware, other cards, a person."""
+"""Rules for reduced clocks: heat, power, hardware, other cards, a user's setting."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from gpuwise.machine.telemetry.frames import Card, Frame
 from gpuwise.units import MEGA
 
 LOW_CLOCK = 0.5
-"""Of the highest clock: a card under load that runs slower than this without a reason is odd."""
+"""Share of the highest clock below which a card under load without a reason is unusual."""
 LIMIT_LOWERED = 0.98
-"""Of the default power limit: cards round what they are told."""
+"""Tolerance relative to the default power limit: cards round their settings."""
 FAR_FROM_LIMIT = 0.8
-"""Of the power limit: a card drawing less than this is not held by that limit."""
+"""Share of the power limit below which a card is not limited by it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +142,7 @@ def hardware_slowdown(card: Card, frame: Frame) -> Iterator[Cause]:
 
 
 def power_cap(card: Card, frame: Frame) -> Iterator[Cause]:
-    """Normal at full load: then only its cost is told. Not normal where someone lowered the limit."""
+    """Normal at full load: then only its cost is reported. Not normal if the limit was lowered."""
     now, share = bool((card.sample.event_reasons or 0) & EventReason.SW_POWER_CAP), recent_share(card, "SW_POWER_CAP")
     if not (now or (share >= WORTH_NAMING and is_busy(card))):
         return
@@ -178,7 +178,7 @@ def power_cap(card: Card, frame: Frame) -> Iterator[Cause]:
 
 
 def unknown_bits(card: Card, frame: Frame) -> Iterator[Cause]:
-    """A cause where the driver lowers clocks for reasons that no name is known of."""
+    """A cause if the driver lowers clocks for reasons without a known name."""
     named_bits = 0
     for reason in EventReason:
         named_bits |= int(reason)
@@ -213,7 +213,7 @@ def low_clock(card: Card, frame: Frame) -> Iterator[Cause]:
 
 
 def hot(card: Card, frame: Frame) -> Iterator[Cause]:
-    """As hot as its limits allow, though nothing holds the clocks (yet)."""
+    """At its temperature limit, although the clocks are not reduced (yet)."""
     s, i = card.sample, card.identity
     core = s.temperature_c is not None and i.temperature_slowdown_c is not None and s.temperature_c >= i.temperature_slowdown_c
     memory = (

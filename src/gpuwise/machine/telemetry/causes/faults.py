@@ -41,7 +41,7 @@ def away(card: Card, frame: Frame) -> Iterator[Cause]:
 
 
 def errors(card: Card, frame: Frame) -> Iterator[Cause]:
-    """Causes by the card's memory errors and the recovery its driver asks for."""
+    """Causes from the card's memory errors and the driver's recovery action."""
     h, n = card.health, card.number
     if h is None:
         return

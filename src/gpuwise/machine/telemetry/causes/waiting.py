@@ -1,4 +1,4 @@
-"""Rules for cards that wait: for one thread, for a data loader, for a disk, for nobody; and for memory that runs out."""
+"""Rules for cards that wait: for one thread, a data loader, a disk, or without work; and for memory that runs out."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from gpuwise.machine.telemetry.frames import Card, Frame, Host, HostProcess, Pro
 from gpuwise.units import format_bytes
 
 NOTHING_RUNS = 0.05
-"""Utilisation below which a card with processes on it is said to be unused."""
+"""Utilisation below which a card with processes on it is reported as unused."""
 LITTLE_LEFT = 0.03
 """Share of the memory: with less than this free an allocator starts to return and ask again."""
 HOST_FULL = 0.95
-"""Of all cores."""
+"""Share of all cores."""
 LONG_ENOUGH_S = 5.0
 """A card between two steps idles for a moment: what it did over at least this long is judged, where it was watched so long."""
 

@@ -18,7 +18,7 @@ from gpuwise.machine.telemetry.causes.cause import Cause
 from gpuwise.machine.telemetry.frames import Card, Frame
 
 N_PENDING = 3600
-"""Frames kept while the disk is full."""
+"""Maximum frames to buffer while the disk is full."""
 
 _SAMPLE = (
     "utilization",
@@ -143,7 +143,7 @@ class CsvLog:
     def _flush(self) -> None:
         while self._waiting:
             if self._file is None:
-                # a reader that left ends the program: there is nobody to write for
+                # a closed pipe ends the program: there is no reader left
                 sys.stdout.write(self._waiting[0].decode())
                 sys.stdout.flush()
             elif not self._put(self._file, self._waiting[0]):

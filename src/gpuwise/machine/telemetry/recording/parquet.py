@@ -31,7 +31,7 @@ META = b"gpuwise"
 _TABLES = ("recording", "words", "card", "process", "cause")
 """Small beside the samples: they travel whole in the file's metadata."""
 _FRAME = ("at_s", "host", "failed_words", "drivers_words", "xids_words")
-"""Of the frame, repeated in each card's row as ``frame_...``."""
+"""Fields of the frame, repeated in each card's row as ``frame_...``."""
 
 
 def journal_of(path: Path) -> Path:
@@ -63,7 +63,7 @@ class ParquetRecorder:
         return (*self._recorder.notices, *((self._failure,) if self._failure else ()))
 
     def write(self, frame: Frame, causes: tuple[Cause, ...]) -> None:
-        """As :meth:`gpuwise.machine.telemetry.recording.recorder.Recorder.write`."""
+        """Same as :meth:`gpuwise.machine.telemetry.recording.recorder.Recorder.write`."""
         self._recorder.write(frame, causes)
 
     def close(self) -> None:
@@ -175,7 +175,7 @@ def is_parquet(path: Path) -> bool:
 
 
 def read_parquet(path: Path, into: Path) -> None:
-    """The recording (SQLite) that a Parquet file was made of, written to ``into``. Raises InputError, DataError,
+    """The recording (SQLite) that a Parquet file was written from, restored to ``into``. Raises InputError, DataError,
     MissingExtraError."""
     require("pyarrow", "a recording in Parquet")
     import pyarrow as pa

@@ -25,7 +25,7 @@ def to_plain(value: Any) -> Any:
 
 @cache
 def _writer(kind: type) -> Callable[[Any], Any]:
-    """What makes plain values of one type."""
+    """Function that converts one type to plain values."""
     if kind in _AS_THEY_ARE:
         return lambda value: value
     if kind is float:
@@ -56,8 +56,8 @@ _AS_THEY_ARE = frozenset((str, int, bool, type(None)))
 
 
 def from_plain(kind: type[T], plain: Any) -> T:
-    """The dataclass ``kind`` from what :func:`to_plain` made of it. Fields that are missing take their default, fields that
-    are not known are left out (a newer version wrote them). Raises DataError where a value is of the wrong type."""
+    """The dataclass ``kind`` from the result of :func:`to_plain`. Missing fields take their default, unknown fields (from a
+    newer version) are ignored. Raises DataError for a value of the wrong type."""
     return _reader(kind)(plain)
 
 

@@ -34,7 +34,7 @@ SLACK = 0.95
 N_AT_ONCE = 20
 """Frames in one transaction."""
 N_PENDING = 3600
-"""Frames kept while the disk is full; older ones are dropped then, and counted."""
+"""Maximum frames to buffer while the disk is full; older ones are then dropped and counted."""
 
 Statement = tuple[str, Sequence[Any]]
 
@@ -104,7 +104,8 @@ class Recorder:
             self.flush()
 
     def flush(self) -> bool:
-        """Write what waits; whether it is on the disk now. Where much waits for a full disk, a try costs a few frames only."""
+        """Write buffered frames; returns whether all are on the disk. While many are buffered for a full disk, a try writes
+        only a few."""
         while self._frames or self._definitions:
             batch = list(islice(self._frames, N_AT_ONCE))
             if not self._commit(batch):

@@ -1,7 +1,7 @@
 """The replay of a recording: the same frames, the same causes, through the same screens.
 
-What was read is recorded, not what was made of it: a :class:`~gpuwise.machine.telemetry.monitor.Monitor` watches the recorded
-cards with the recorded clock, so that a replay says what this version makes of those readings.
+Readings are recorded, not conclusions: a :class:`~gpuwise.machine.telemetry.monitor.Monitor` watches the recorded cards with
+the recorded clock, so a replay shows this version's conclusions.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ if TYPE_CHECKING:
     from gpuwise.machine.telemetry.causes.cause import Cause
 
 MOST_BYTES = 256 * GIB
-"""Of a recording, which is read a frame at a time."""
+"""Maximum bytes of a recording, which is read a frame at a time."""
 T = TypeVar("T")
 Row = Mapping[str, Any]
 
 
 class Recording:
-    """A recording on disk. Raises InputError where the file is none."""
+    """A recording on disk. Raises InputError for another file."""
 
     def __init__(self, path: Path) -> None:
         check_file(path, most=MOST_BYTES, hint="`gpuwise top --record FILE` makes one")
@@ -111,7 +111,7 @@ class Recording:
         return health, row["error"]
 
     def words(self, key: int | None) -> Any:
-        """The value behind a ``_words`` column; None where there is none."""
+        """The value behind a ``_words`` column; None without one."""
         return None if key is None else self._words.get(key)
 
     def close(self) -> None:
@@ -151,7 +151,7 @@ class Recording:
 
 
 class _RecordedDevices:
-    """The cards of a recording behind the seam, at the frame the replay stands at."""
+    """The cards of a recording as a backend, at the current frame of the replay."""
 
     vendor = "recorded"
 
@@ -167,7 +167,7 @@ class _RecordedDevices:
         return Driver(self.vendor, None)
 
     def identities(self) -> tuple[Identity, ...]:
-        # the monitor asks for a card by its index: that is the number here, and the identity's own is put back below
+        # the monitor requests a card by its index: that is the number here, and the identity's own is restored below
         return tuple(replace(i, index=n) for n, i in enumerate(self.recording.identities(self.sequence)))
 
     def sample(self, index: int, *, processes: bool = True) -> Sample:
@@ -192,15 +192,15 @@ class _RecordedDevices:
         self.recording.close()
 
     def read(self, pids: Collection[int], now_s: float) -> Mapping[int, HostProcess]:
-        """What the operating system said then: this is the process reader too."""
+        """Recorded operating system data: this is the process reader too."""
         return {p: self.recording.hosts[p] for p in pids if p in self.recording.hosts}
 
 
 class Replay:
-    """A recording as a source of frames: each refresh is the next recorded frame; at the end the last one is given again.
+    """A recording as a source of frames: each refresh is the next recorded frame; at the end the last one is repeated.
 
-    ``seek`` goes to a moment; ``finished`` says whether the last frame was given. Raises InputError where ``path`` is no
-    recording or holds no frame.
+    ``seek`` goes to a moment; ``finished`` is true after the last frame. Raises InputError if ``path`` is not a recording or
+    has no frame.
     """
 
     def __init__(self, path: Path, *, history_size: int = N_KEPT) -> None:
@@ -280,8 +280,8 @@ class Replay:
         return self._last
 
     def seek(self, position_s: float) -> None:
-        """Go to the frame at ``position_s`` from the first one (the one before, where there is none); the next refresh gives
-        it. Rates and windows before it are read again, as far back as they reach."""
+        """Go to the frame at ``position_s`` after the first one, or the previous frame; the next refresh returns it. Rates and
+        windows are recomputed as far back as they reach."""
         at_s = self._recording.at_s
         target = max(0, bisect.bisect_right(at_s, at_s[0] + position_s) - 1)
         target = min(target, len(at_s) - 1)
@@ -292,7 +292,7 @@ class Replay:
             self.refresh()
 
     def causes(self, frame: Frame) -> tuple[Cause, ...]:
-        """As :meth:`gpuwise.machine.telemetry.monitor.Monitor.causes`."""
+        """Same as :meth:`gpuwise.machine.telemetry.monitor.Monitor.causes`."""
         return self._monitor.causes(frame)
 
     def close(self) -> None:

@@ -22,7 +22,7 @@ VERSION = 1
 APPLICATION_ID = 0x67707577
 """``gpuw``: so that `file` and we know such a file."""
 STILL = ("name", "command", "user", "container", "parent_pid", "started_s")
-"""Of a process: what does not change while it lives."""
+"""Fields of a process that do not change while it lives."""
 
 Columns = Mapping[str, Any]
 
@@ -54,7 +54,7 @@ def host_columns() -> Columns:
 
 
 def is_text_apart(hint: Any) -> bool:
-    """Whether a field is kept as JSON in ``words``."""
+    """Whether a field is stored as JSON in ``words``."""
     return get_origin(_bare(hint)) is not None
 
 
