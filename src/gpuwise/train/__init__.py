@@ -1,1 +1,1 @@
-"""Real training scripts: watched, profiled, tuned, run with what was found. Here torch runs the person's own code."""
+"""Real training scripts: watch, profile, tune, and run them with the result. Here torch runs the user's own code."""

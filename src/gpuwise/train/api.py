@@ -21,14 +21,14 @@ T = TypeVar("T")
 
 
 class profile:
-    """Watch and trace the training loop inside a ``with`` block; ``found`` says where its steps' time goes.
+    """Watch and trace the training loop inside a ``with`` block; ``found`` has its steps' time by part.
 
     >>> with gpuwise.profile() as p:                # doctest: +SKIP
     ...     train()
     >>> print(p.found.verdict.sentence)             # doctest: +SKIP
 
-    The first ``steps`` optimizer steps after the warm-up are only timed, three are noted by line, five are traced. The block goes
-    on to its end, and what it raises is raised. Everything that was replaced in PyTorch is put back.
+    The first ``steps`` optimizer steps after the warm-up are only timed, three are noted by line, five are traced. The block
+    then runs to its end, and its exceptions are raised. All replaced parts of PyTorch are restored.
     """
 
     def __init__(self, *, steps: int = 20, stacks: bool = True) -> None:
@@ -40,7 +40,7 @@ class profile:
 
     @property
     def found(self) -> Profile:
-        """What was found. Raises GpuwiseError before the end, and where the block had fewer than two steps."""
+        """Result of the profile. Raises GpuwiseError before the end, and if the block had fewer than two steps."""
         if self._found is None:
             raise GpuwiseError(f"no profile: {self._why}", hint="train for some 30 optimizer steps inside the `with` block")
         return self._found

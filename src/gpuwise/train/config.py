@@ -16,28 +16,28 @@ FILE = "gpuwise.toml"
 VERSION = 1
 HINT = "`gpuwise tune script.py` writes it"
 NUMBERS = {"batch": (1, 2**24), "micro_batches": (1, 2**24)}
-"""What levers take that take other numbers than workers and threads do."""
+"""Allowed numbers of levers, other than workers and threads."""
 
 
 @dataclass(frozen=True, slots=True)
 class TunedSpeed:
-    """What the tuning measured with these levers."""
+    """Speed measured by the tuning with these levers."""
 
     rate: float
     """Samples (or steps) a second."""
     per: str
     step_s: float
     before_rate: float
-    """Of the untouched script."""
+    """Rate of the untouched script."""
     memory_bytes: int | None = None
     device: str | None = None
     """``cuda`` or ``cpu``."""
     device_name: str | None = None
-    """As its driver, or the system, names it: elsewhere the rest says nothing."""
+    """Name of the device from its driver or the system: the rest is only valid there."""
     energy_j: float | None = None
-    """Of one sample (or step), idle power with it."""
+    """Energy per sample (or step), idle power included."""
     basis: str = "the tuning"
-    """Where the figures come from, in words."""
+    """Basis of the figures, in words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class Plan:
     usd_per_kwh: float | None = None
     """US dollars for electricity, of what is metered."""
     country: str | None = None
-    """Whose price of electricity is taken where none is given."""
+    """Country of the default electricity price."""
 
 
 NO_PLAN = Plan()

@@ -1,7 +1,7 @@
-"""What a watch writes at every optimizer step, and the steps of a training loop made of it.
+"""Records of a watch at every optimizer step, and the steps of a training loop derived from them.
 
-A *tick* is one call of one optimizer's ``step``, with counters that only grow. A *step* is what lies between two ticks of
-the same optimizer: the loop's own, whatever it does inside (micro-batches, several optimizers, evaluation now and then).
+A *tick* is one call of one optimizer's ``step``, with counters that only grow. A *step* is the interval between two ticks of
+the same optimizer, with all that the loop does in it (micro-batches, several optimizers, occasional evaluation).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 
 DISCOVERY_TICKS = 2
-"""Outermost modules are looked for until so many optimizer steps are past."""
+"""Optimizer steps until which outermost modules are searched."""
 BY_BACKWARD = -1
 """``Tick.optimizer`` where the loop has no optimizer and its backward passes are counted in its place."""
 CLOSURE = "gpuwise: closure"
@@ -21,7 +21,7 @@ CLOSURE = "gpuwise: closure"
 QUEUED = ("data", "forward", "backward", "optimizer", "save")
 """Phases whose delays by other programs are counted. Another, copies to a device, may come hundreds of times a step."""
 MOST_WARM_UP = 0.5
-"""Of the steps seen: more are never taken as warming up."""
+"""Maximum share of the observed steps that counts as warm-up."""
 STEADY_WITHIN = 1.25
 """A step up to this many times the median of the later half is steady: compilation, cuDNN's choice of algorithms and the
 filling of loader queues at the start take several times a step. Rule of this project."""
@@ -66,7 +66,7 @@ class Tick:
     optimizer_queue_s: float = 0.0
     save_queue_s: float = 0.0
     worker_queue_s: float = 0.0
-    """Of ``data_queue_s``: a loader's worker was ready to run, and this thread waited for it."""
+    """Part of ``data_queue_s``: a loader's worker was runnable without a processor, and this thread waited for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,8 +108,8 @@ class Step:
 
     @property
     def alone(self) -> Step:
-        """The same without what other programs took, phase by phase; what is known of the whole step only is taken from all its
-        phases alike."""
+        """The same without time taken by other programs, phase by phase; a delay known only for the whole step is subtracted
+        from all its phases in proportion."""
         own_s = {name: max(getattr(self, f"{name}_s") - getattr(self, f"{name}_queue_s"), 0.0) for name in QUEUED}
         own_s["copy"] = self.copy_s
         sum_s = sum(own_s.values()) + max(self.other_s - self.bare_queue_s, 0.0)
@@ -122,8 +122,8 @@ _COUNTERS = tuple(f.name for f in fields(Tick) if f.name not in ("at_s", "optimi
 
 
 def boundary(ticks: Sequence[Tick]) -> int | None:
-    """The optimizer whose steps close a turn of the loop: of those that stepped at least twice the one that steps least
-    often, and of equals the one that steps last in the turn. None before any has stepped twice."""
+    """The optimizer whose steps close a turn of the loop: among those that stepped at least twice the least frequent one; ties
+    go to the last in the turn. None before any has stepped twice."""
     n_by_optimizer = Counter(t.optimizer for t in ticks)
     often = {o: n for o, n in n_by_optimizer.items() if n >= 2}
     if not often:

@@ -117,9 +117,9 @@ def _noted(tensor: torch.Tensor) -> list[Any]:
 
 
 class BatchReplayer:
-    """Kept batches, in the order in which they were given. Raises InputError where more are asked for than were kept.
+    """Stored batches, in their original order. Raises InputError if more are requested than were stored.
 
-    With ``seed``, random numbers begin anew at the first: what the loop drew for its data before differs between runs.
+    With ``seed``, random numbers restart at the first: the loop's earlier draws for its data differ between runs.
     """
 
     def __init__(self, folder: Path, *, seed: int | None) -> None:

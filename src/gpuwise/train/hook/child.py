@@ -56,7 +56,7 @@ def _run(settings: Settings, journal: Writer, running: ScriptRun, stack: context
         queue, began_s = RunQueue(), time.perf_counter()
         before_s = queue.waited_s()
         ended = run_script(settings.script, arguments, module=settings.module)
-        # a trial that is stopped has no end of its own
+        # a trial that is stopped does not run the script's exit
         journal.event("whole", wall_s=time.perf_counter() - began_s, queue_s=queue.waited_s() - before_s)
         queue.close()
         if ended.missing is not None and running.misses(ended.missing):
@@ -71,8 +71,9 @@ def _run(settings: Settings, journal: Writer, running: ScriptRun, stack: context
 
 
 def tell_made(journal: Writer, root: Path, ours: Path) -> None:
-    """An event ``made`` for every file and folder below ``root`` that this process makes from here on, except below ``ours``. Not
-    told is what was there before, also where the script takes it away and makes it anew, and what Python compiles."""
+    """An event ``made`` for every file and folder below ``root`` that this process creates from here on, except below
+    ``ours``. Not reported: anything that existed before, even if the script deletes and recreates it, and Python's compiled
+    files."""
     below, except_below, process = f"{root}{os.sep}", f"{ours}{os.sep}", os.getpid()
     new_paths, before = set[str](), set[str]()
 

@@ -1,9 +1,9 @@
 # pyright: basic
-"""The processes that a script starts. For a profile, those that train are watched like a script of their own: those of
-multiprocessing, and the ranks of ``python -m torch.distributed.run``.
+"""Processes that a script starts. For a profile, training processes are watched like separate scripts: those of multiprocessing,
+and the ranks of ``python -m torch.distributed.run``.
 
-A member's journal and trace lie in ``members`` beside the journal of the script, by its number (the rank, or the order of the
-start). All members stop after the same number of steps, as one that left early would leave the others in a collective.
+A member's journal and trace are in ``members`` beside the journal of the script, by its number (the rank, or the order of the
+start). All members stop after the same number of steps, as one that ends early would leave the others in a collective.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ _HELPERS = ("_worker_loop", "_pin_memory_loop")
 MOST_TOLD = 16
 LAUNCHERS = ("torch.distributed.run", "torch.distributed.launch")
 STEPS_AFTER = 4
-"""Of the members, after the trace."""
+"""Steps of the members after the trace."""
 
 
 def members_folder(settings: Settings) -> Path:
-    """Where journals and traces of the members are."""
+    """Folder of the members' journals and traces."""
     return Path(settings.journal).parent / "members"
 
 

@@ -25,11 +25,11 @@ from gpuwise.workload.capture.ops.flop import RULES, flop_of
 from gpuwise.workload.capture.record.signatures import Overload, spec_of
 
 AFTER_STEPS = 3
-"""Turns before the one that is counted: by then every optimizer has stepped and the loop is known."""
+"""Turns before the counted one: by then every optimizer has stepped and the loop is known."""
 MOST_TRIES = 3
 """Turns that are counted at most until one is like those before it (no evaluation in it)."""
 ROOM = 0.5
-"""Of the device's memory: a compiled script that takes more is not counted, for uncompiled its step may not fit. Rule of this
+"""Share of the device's memory above which a compiled script is not counted, as its uncompiled step may not fit. Rule of this
 project."""
 NO_PRODUCTS = frozenset(
     {
@@ -136,7 +136,7 @@ class Counting:
 
 
 def _is_outside() -> bool:
-    """Of the backward pass and of other threads: a mode that begins there would not end where it began."""
+    """Whether the call is in the backward pass or another thread: a mode that begins there would not end where it began."""
     return threading.current_thread() is threading.main_thread() and torch._C._current_graph_task_id() == -1
 
 

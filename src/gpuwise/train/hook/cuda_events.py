@@ -1,5 +1,5 @@
 # pyright: basic
-"""Events that tell how far a device is: the loss of a running script read without a wait, and a loop held to its GPU's pace."""
+"""Device events: read the loss of a running script without a wait, and limit a loop to its GPU's pace."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import torch
 from gpuwise.train.ticks import Tick
 
 TURNS_AHEAD = 2
-"""Turns of the loop that the host may be ahead: the device always has work, and after as many the host's clock is the device's.
-Rule of this project."""
+"""Turns of the loop that the host may be ahead: the device always has work, and after that many turns the host's clock is the
+device's. Rule of this project."""
 
 
 class NewestLoss:
@@ -52,9 +52,9 @@ class NewestLoss:
 class DevicePace:
     """Waits, once a turn of the loop, until the device has ended the turn ``TURNS_AHEAD`` before.
 
-    A loop that reads nothing back is ahead of its GPU by as much as the launch queue holds, which is many turns of one that
-    launches little (compiled code, CUDA graphs): until the queue is full, the host's steps say nothing of the device's. A loop
-    that waits for its device by itself, or that the device waits for, does not wait here.
+    A loop without synchronisation is ahead of its GPU by the whole launch queue, many turns for few launches (compiled code,
+    CUDA graphs): until the queue is full, the host's steps do not reflect the device's. A loop that synchronises itself, or is
+    slower than its device, does not wait here.
     """
 
     def __init__(self) -> None:

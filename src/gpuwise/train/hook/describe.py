@@ -93,7 +93,7 @@ def describe_devices() -> list[dict[str, Any]]:
 
 
 def size_of(batch: Any) -> tuple[int, int]:
-    """Samples (first dimension of the first tensor found) and tokens (elements of the first two-dimensional integer one)."""
+    """Samples (first dimension of the first tensor) and tokens (elements of the first two-dimensional integer tensor)."""
     samples = tokens = 0
     for tensor in tensors_in(batch):
         if not samples and tensor.dim() > 0:

@@ -12,7 +12,7 @@ import torch
 
 
 def random_digest() -> str:
-    """Of the states of the generators of torch (on every device in use), numpy and random."""
+    """Digest of the states of the generators of torch (on every device in use), numpy and random."""
     states = [torch.get_rng_state().numpy().tobytes(), pickle.dumps(random.getstate())]
     states.append(pickle.dumps(np.random.get_state()))  # noqa: NPY002 - the generator that scripts use
     if torch.cuda.is_initialized():

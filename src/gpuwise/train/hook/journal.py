@@ -16,11 +16,11 @@ from gpuwise.files import GIB, drop_torn_line, open_file
 from gpuwise.train.ticks import Step, Tick, steady, steps_of
 
 MOST_JOURNAL = 16 * GIB
-"""Of a run of years."""
+"""Maximum bytes of a journal, for a run of years."""
 FLUSH_S = 0.5
-"""What a killed process loses at most."""
+"""Maximum seconds of events lost when a process is killed."""
 DENSE_TICKS = 2000
-"""Of a live run; after them one tick is kept at each flush."""
+"""Number of ticks of a live run after which one tick is stored per flush."""
 SPARSE_FLUSH_S, FLUSHES = 5.0, 2000
 """Flushes of a live run come this far apart at most; until then a share of 1 / FLUSHES of the time past."""
 _FIELDS = tuple(f.name for f in fields(Tick))
@@ -89,7 +89,7 @@ class Journal:
     begin: Mapping[str, Any] = field(default_factory=dict[str, Any])
     ticks: list[Tick] = field(default_factory=list[Tick])
     losses: dict[int, float] = field(default_factory=dict[int, float])
-    """By number of the backward pass, from 0."""
+    """Losses by number of the backward pass, from 0."""
     events: list[Mapping[str, Any]] = field(default_factory=list[Mapping[str, Any]])
     """All others, in order."""
     end: Mapping[str, Any] = field(default_factory=dict[str, Any])
@@ -119,7 +119,7 @@ class Journal:
 
     @property
     def applied(self) -> list[str]:
-        """Levers that said that they took hold."""
+        """Levers that reported success."""
         return sorted({str(e["name"]) for e in self._levers if e["applied"]})
 
     @property
@@ -134,7 +134,7 @@ class Journal:
 
 
 def read_journal(path: Path) -> Journal:
-    """Read a journal, also while the process still writes; an incomplete last line is left out."""
+    """Read a journal, also while the process still writes; an incomplete last line is ignored."""
     return Follower(path).read()
 
 

@@ -25,8 +25,8 @@ from gpuwise.units import KIB
 POLL_S = 0.1
 MEMORY_LOOK_S = 0.5
 MEMORY_LOOK_SHARE = 0.002
-"""Of the time, at most, that looking at memory takes where it is for nobody's limit: the kernel adds up every page of the
-process. Rule of this project."""
+"""Maximum share of the time for reading memory use when no limit is set: the kernel sums every page of the process. Rule of
+this project."""
 GRACE_S = 5.0
 """Between asking a process to end and ending it."""
 PATIENCE = 3
@@ -69,7 +69,7 @@ class Outcome:
 
     @property
     def ok(self) -> bool:
-        """Whether it reached the end or the number of steps that was asked for."""
+        """Whether it reached the end or the requested number of steps."""
         return self.ended in ("enough", "end") or (self.ended == "exit" and self.code == 0)
 
 
@@ -87,15 +87,15 @@ def launch(
     streams: Streams = (None, None),
     let_end: bool = False,
 ) -> Outcome:
-    """Run a script as the settings say; ``folder`` takes the settings and is where the journal should be.
+    """Run a script with the settings; ``folder`` receives the settings and the journal.
 
-    ``output`` takes what the script writes, at its end (None: it is shown here). ``zygote`` starts the process with PyTorch
-    imported; without one ``python`` does. ``look`` sees the journal now and then while the script runs; what it
-    raises ends the script. ``streams`` are file descriptors for its standard output and error in place of ours.
+    ``output`` receives the script's output, at its end (None: it is printed). ``zygote`` starts the process with PyTorch
+    imported; without one ``python`` does. ``look`` receives the journal periodically while the script runs; its exceptions end
+    the script. ``streams`` are file descriptors for its standard output and error instead of ours.
 
-    An interrupt of this process goes on to the script, whose end is awaited for ``GRACE_S``. With ``let_end`` it is the
-    script's own affair: it is told of interrupts and of the wish to end (SIGTERM, SIGHUP) and may take its time, to save what it
-    has; the outcome is returned as ever. The ``PATIENCE``-th signal ends it.
+    An interrupt of this process is passed to the script, which has ``GRACE_S`` to end. With ``let_end`` the script decides: it
+    receives interrupts and requests to end (SIGTERM, SIGHUP) and may take its time to save; the outcome is returned as usual.
+    The ``PATIENCE``-th signal ends it.
     """
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / "settings.json"
@@ -235,8 +235,8 @@ def _wait(process: Process, guard: _Guard, look: Callable[[Journal], None] | Non
 
 @contextmanager
 def _waiting(process: Process) -> Generator[Callable[[float], bool], None, None]:
-    """A function that waits for the end of the process for so many seconds at most, and says whether it came. The kernel tells
-    of it where it can (Linux); ``subprocess`` with a limit of time asks 20 to 70 times a second."""
+    """Function that waits for the end of the process up to a number of seconds, and returns whether it ended. The kernel
+    notifies where possible (Linux); ``subprocess`` with a timeout polls 20 to 70 times a second."""
     with ExitStack() as stack:
         descriptor = None
         if isinstance(process, subprocess.Popen) and hasattr(os, "pidfd_open"):
@@ -279,7 +279,7 @@ def _outcome(process: Process, guard: _Guard, journal: Journal, wall_s: float) -
     ended = guard.broken or (str(end["reason"]) if end else "killed")
     error, memory = end.get("error"), bool(end.get("out_of_memory")) or ended == "memory"
     if ended == "killed" and code == -signal.SIGKILL:
-        # nobody here sent it: the kernel ends what takes the last of the memory
+        # not sent from here: the kernel's out-of-memory killer
         memory, error = True, "ended by the system (SIGKILL), most likely for want of memory"
     elif ended == "killed":
         error = f"ended by signal {-code}" if code < 0 else f"ended with exit code {code} before its end was seen"
@@ -300,8 +300,8 @@ def _outcome(process: Process, guard: _Guard, journal: Journal, wall_s: float) -
 
 
 def resident_bytes(pid: int) -> int | None:
-    """Of a process and all below it; pages that several hold are shared out among them where the system tells (Linux), else
-    counted once for each."""
+    """Resident bytes of a process and its descendants; shared pages are divided among them if the system reports it (Linux),
+    else counted for each."""
     import psutil
 
     try:

@@ -15,10 +15,10 @@ from gpuwise.train.ticks import BY_BACKWARD, Tick
 
 
 class Profiler:
-    """Begins after ``skip`` optimizer steps, ends ``steps`` of each optimizer later, and writes the trace at once.
+    """Starts after ``skip`` optimizer steps, ends ``steps`` of each optimizer later, and writes the trace at once.
 
-    With ``note_steps``, so many steps before the trace are noted (:mod:`gpuwise.train.hook.syncs`). The steps before are as the
-    script has them.
+    With ``note_steps``, that many steps before the trace are noted (:mod:`gpuwise.train.hook.syncs`). Earlier steps are
+    unmodified.
     """
 
     def __init__(self, settings: Profiling, *, tell: Callable[..., None]) -> None:
@@ -59,7 +59,7 @@ class Profiler:
         if self._profile is not None:
             self._profile.step()
             if self._n_steps >= self._began["at_tick"] + self._settings.steps * len(self._optimizers):
-                # no range is begun that the end of the trace would cut short
+                # start no range that the end of the trace would cut
                 self._finish()
             else:
                 self._marked(tick)
@@ -97,7 +97,7 @@ class Profiler:
         self._noting.close(at_tick=self._noted_at, n_ticks=self._n_steps - self._noted_at)
 
     def _marked(self, tick: Tick) -> None:
-        """A loop without an optimizer has no ranges in the trace that tell its steps: they are written here."""
+        """A loop without an optimizer has no step ranges in the trace: they are written here."""
         if self._mark is not None:
             self._mark.__exit__(None, None, None)
             self._mark = None

@@ -1,5 +1,4 @@
-"""How long this thread, or a loader's worker that it waits for, could have run and had no processor: the other programs of a
-busy machine."""
+"""Time in which this thread, or the loader worker it waits for, was runnable but had no processor, because of other programs."""
 
 from __future__ import annotations
 
@@ -37,15 +36,15 @@ class RunQueue:
         return self._waited_s
 
     def close(self) -> None:
-        """Give the turn to whoever waits; nothing where it is not held."""
+        """Release the turn to the next waiting process; no effect if it is not held."""
         if self._file is not None:
             os.close(self._file)
             self._file = None
 
 
 class WorkerQueue:
-    """The delay of the worker whose batch a loader gives next, from now on. A worker that waits for a processor keeps the loop
-    waiting, and the loop's own delay does not show it."""
+    """The delay of the worker whose batch a loader returns next, from now on. A worker that waits for a processor delays the
+    loop, and the loop's own delay does not include it."""
 
     def __init__(self, iterator: Any) -> None:
         """``iterator`` is a loader's; one without workers, or whose batch is there already, has no delay."""
@@ -74,7 +73,7 @@ class WorkerQueue:
 
 
 def _awaited(iterator: Any) -> tuple[int | None, int]:
-    """Process of the worker that makes the next batch, where there is one to wait for, and the number of workers."""
+    """Process of the worker that makes the next batch, if there is one to wait for, and the number of workers."""
     workers: list[Any] = list(getattr(iterator, "_workers", ()))
     task: tuple[Any, ...] = getattr(iterator, "_task_info", {}).get(getattr(iterator, "_rcvd_idx", None), ())
     if len(task) != 1 or not 0 <= task[0] < len(workers):

@@ -34,7 +34,7 @@ class ScriptEnd:
     reason: str
     """``enough``, ``end`` (its own), ``exit`` (it called ``sys.exit``), ``error``."""
     code: int
-    """What ``python script.py`` would have exited with; 0 for ``enough``."""
+    """Exit code of ``python script.py``; 0 for ``enough``."""
     error: str | None = None
     """The exception's type and message."""
     where: str | None = None
@@ -151,7 +151,7 @@ def _failure(error: BaseException) -> ScriptEnd:
             where = f"{file}:{frame.tb_lineno}"
         frame = frame.tb_next
     if not isinstance(error, StandardInputError):
-        # whoever started it says that in words
+        # the caller reports that in words
         sys.excepthook(type(error), error.with_traceback(script_trace), script_trace)
     name = type(error).__name__
     try:

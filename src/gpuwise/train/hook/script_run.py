@@ -112,7 +112,7 @@ class ScriptRun:
         self.watch.open()
 
     def finish(self) -> None:
-        """Write what is known only after the script's end (losses, peak memory, compiler counters) to the journal."""
+        """Write the values known only after the script's end (losses, peak memory, compiler counters) to the journal."""
         self.watch.read_losses()
         import torch
 
@@ -161,7 +161,7 @@ class ScriptRun:
         counting = self._is_counting
         for extra in self._extras:
             extra.on_tick(tick)
-        # a wait of ours would stand in the trace, whose steps are the device's own
+        # our own wait would appear in the trace, whose steps are the device's own
         if self._pace is not None and self._is_measured and not (self._profiler is not None and self._profiler.is_tracing):
             self._pace.on_tick(tick)
         if counting or self._is_counting:
@@ -189,7 +189,7 @@ class ScriptRun:
         self._journal.event("devices", devices=describe_devices())
         if self._settings.levers.get("_observe"):
             with contextlib.suppress(Exception):
-                # source that cannot be read tells nothing
+                # source that cannot be read gives no information
                 frame = sys._getframe(1)
                 self._journal.event("length", epochs=find_epochs(frame), **(find_total(frame) or {}))
         total = find_total(sys._getframe(1)) if self._settings.live else None
@@ -216,11 +216,11 @@ class ScriptRun:
         return target
 
     def _moved(self, source: Any) -> Any:
-        """Where a trial's checkpoint is that the script reads again."""
+        """Path of a trial's checkpoint that the script reads again."""
         return self._moves.get(_absolute(source), source) if isinstance(source, (str, os.PathLike)) else source
 
     def misses(self, path: str) -> bool:
-        """Whether a file that the script does not find is one that a trial has written elsewhere."""
+        """Whether a file missing for the script is one that a trial wrote elsewhere."""
         return _absolute(path) in self._moves
 
 

@@ -31,14 +31,14 @@ class Parity(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     steps: int
     """Losses of this many steps; gradients of the first."""
     record_batches: str | None = None
-    """Folder where the batches of these steps are kept."""
+    """Folder for the batches of these steps."""
     replay_batches: str | None = None
     """Folder of batches that loaders give in place of their own."""
     note_batches: str | None = None
     """File for a line a batch: digests of its tensors and of the random generators' states."""
     reseed: bool = True
-    """Random numbers start anew at every step from ``seed`` and the step's number, so that what draws elsewhere (workers,
-    augmentation) does not move dropout."""
+    """Random numbers restart at every step from ``seed`` and the step's number, so that draws elsewhere (workers,
+    augmentation) do not affect dropout."""
 
 
 class Profiling(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -54,7 +54,7 @@ class Profiling(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     note_steps: int = 0
     """Steps between those that are skipped and those that are traced, in which calls that stop a step are noted by line."""
     after_s: float | None = None
-    """So long after the first step it begins although fewer than ``skip`` are past, but no fewer than ``least``."""
+    """Time after the first step at which it begins before ``skip`` steps have passed, but after at least ``least``."""
     least: int = 4
 
 
@@ -62,16 +62,16 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """All settings of one watched run."""
 
     script: str
-    """A file, or a module's name where ``module`` says so."""
+    """A file, or a module's name with ``module``."""
     arguments: list[str]
     journal: str
     """File it writes its journal to."""
     module: bool = False
     stop: Stop = Stop()
     seed: int | None = None
-    """For torch, numpy and random before the script begins; a script that seeds itself does so after."""
+    """Seed of torch, numpy and random before the script begins; a script may set its own later."""
     levers: dict[str, object] = {}
-    """By the levers' names, with their values."""
+    """Values by lever name."""
     parity: Parity | None = None
     profiling: Profiling | None = None
     constant_batch: bool = False
@@ -79,15 +79,15 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     trial: str | None = None
     """A folder for what ``torch.save`` writes: a trial leaves the person's files alone."""
     tidies: bool = False
-    """What else the script makes below the folder that it is run in is told (event ``made``) and taken away after it."""
+    """Report other files that the script creates below its working folder (event ``made``) and delete them afterwards."""
     losses: bool = True
-    """Whether losses are kept (read from the device together, without waiting for it at a step)."""
+    """Whether losses are stored (read from the device together, without waiting for it at a step)."""
     device_memory_bytes: int | None = None
     """Limit of the caching allocator."""
     count_flop: bool = False
     """One turn of the loop is counted, operation by operation, and takes longer for it."""
     live: bool = False
-    """Of a run to be watched for days: losses and memory are told every second or so, and of many ticks only some are kept."""
+    """For a run watched for days: losses and memory are reported every second or so, and only some of many ticks are stored."""
 
 
 def write_settings(settings: Settings, path: Path) -> None:

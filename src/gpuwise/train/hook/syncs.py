@@ -22,7 +22,7 @@ from gpuwise.train.hook.run_queue import RunQueue
 from gpuwise.workload.capture.device.patching import Patches
 
 READING = ("item", "tolist", "__bool__", "__float__", "__int__", "__index__", "cpu", "numpy", "nonzero")
-"""Methods of a tensor that wait for the device where it is on one."""
+"""Methods of a tensor that wait for its device."""
 MOST_TOLD = 24
 _PATHS = (sysconfig.get_path(n) for n in ("stdlib", "platstdlib", "purelib", "platlib"))
 _FOREIGN = ("<", *{*_PATHS, str(Path(torch.__file__).parent)})
@@ -97,8 +97,7 @@ class SyncRecorder:
         self._patches.set(owner, name, noted)
 
     def _own_s(self) -> float:
-        """A clock that stands still while other programs have the processor of the training thread: who reads a pipe takes it
-        at once."""
+        """A clock that stops while other programs have the training thread's processor: the reader of a pipe takes it at once."""
         waited_s = self._queue.waited_s() if threading.get_ident() == self._thread else 0.0
         return time.perf_counter() - waited_s
 
@@ -136,7 +135,7 @@ def script_line() -> str:
 
 
 def _short(file: str) -> str:
-    """Relative to the working folder where it lies below it."""
+    """Path relative to the working folder if it is below it."""
     path = Path(file)
     return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else file
 

@@ -13,9 +13,9 @@ MOST_FRAMES = 200
 
 
 def find_total(frame: FrameType | None) -> dict[str, Any] | None:
-    """``steps`` (optimizer steps) and ``by`` of the nearest trainer that calls this frame; None where there is none.
+    """``steps`` (optimizer steps) and ``by`` of the nearest trainer that calls this frame; None without one.
 
-    Transformers keeps them in ``Trainer.state.max_steps``; Lightning gives ``max_steps``, or epochs of so many batches.
+    Transformers has them in ``Trainer.state.max_steps``; Lightning gives ``max_steps``, or epochs with a number of batches.
     """
     for _ in range(MOST_FRAMES):
         if frame is None:
@@ -50,9 +50,9 @@ def _lightning(owner: Any) -> int | None:
 
 
 def find_epochs(frame: FrameType | None) -> int | None:
-    """Passes over its data of the loop that calls this frame, as its source has them: the product of the ranges of the loops
-    around the innermost one, 1 where there are none. None where a loop is no ``range`` of what can be read, or the innermost is
-    itself one (it counts steps then)."""
+    """Passes over the data of the loop that calls this frame, from its source: the product of the ranges of the loops around
+    the innermost one, 1 without such loops. None if a loop is not a ``range`` of readable values, or the innermost itself is
+    one (it counts steps then)."""
     loops: list[tuple[ast.For | ast.While, FrameType]] = []
     for _ in range(MOST_FRAMES):
         if frame is None:
@@ -76,7 +76,7 @@ def _is_library(file: str) -> bool:
 
 
 def _loops_around(frame: FrameType) -> list[ast.For | ast.While]:
-    """Of the frame's line, in its own function, the innermost first."""
+    """Loops around the frame's line, in its own function, the innermost first."""
     source = "".join(linecache.getlines(frame.f_code.co_filename, frame.f_globals))
     try:
         tree: ast.AST = ast.parse(source)
@@ -121,7 +121,8 @@ def _range_of(node: ast.For | ast.While, frame: FrameType) -> int | None:
 
 
 def _value_of(node: ast.expr, frame: FrameType) -> Any:
-    """Of a number, a variable, an attribute of plain options, and their sums; None for anything that would have to be run."""
+    """Value of a number, a variable, an attribute of plain options, or their sum; None for an expression that would have to be
+    executed."""
     if isinstance(node, ast.Constant):
         return node.value
     if isinstance(node, ast.Name):

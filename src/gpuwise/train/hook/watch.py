@@ -1,9 +1,9 @@
 # pyright: basic
-"""The steps of whatever training loop runs in this process, seen from its optimizers, loaders and backward passes.
+"""Steps of any training loop in this process, observed at its optimizers, loaders and backward passes.
 
-Nothing of the loop is edited: torch's own global optimizer hooks, one wrapper on each of five functions that a loop calls a
-few times a step, and two hooks on each outermost module. All is taken back by :meth:`Watch.close`. A forked process (a
-loader's worker) sees nothing of it.
+The loop is not edited: torch's own global optimizer hooks, one wrapper on each of five functions that a loop calls a few times
+per step, and two hooks on each outermost module. :meth:`Watch.close` removes all of them. Forked processes (a loader's
+workers) are not affected.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from gpuwise.train.ticks import BY_BACKWARD, CLOSURE, DISCOVERY_TICKS, QUEUED, T
 from gpuwise.workload.capture.device.patching import Patches
 
 IDLE_PASSES = 256
-"""Backward passes without a step of any optimizer, after which the loop is taken to update its parameters by itself although it
-made an optimizer. More than accumulate into one step anywhere. Rule of this project."""
+"""Backward passes without a step of any optimizer after which the loop is assumed to update its parameters itself although it
+created an optimizer. More than any gradient accumulation. Rule of this project."""
 MOST_HELD_LOSSES = 512
-"""Losses held on the device before they are read together."""
+"""Losses stored on the device before they are read together."""
 CROWDED = 0.01
-"""Share of a step without a processor above which the next one is asked phase by phase: reading it costs a microsecond, which
-the steps of an idle machine need not pay. Rule of this project."""
+"""Share of a step without a processor above which the next step is measured phase by phase: a reading costs a microsecond,
+which an idle machine need not pay. Rule of this project."""
 
 ACTIVE: list[Watch] = []
 """Those that are open now, the innermost last."""
@@ -44,10 +44,9 @@ class Watch:
     """Counts and times the phases of every step.
 
     ``on_tick`` is called after every optimizer step with its :class:`Tick`, ``before_optimizer`` before it with the optimizer;
-    either may raise to end the loop. ``tell`` takes what is learnt once (optimizers, models, loaders) as a kind and values,
-    ``losses`` numbered losses as they are read from the device; ``save`` may change where ``torch.save`` writes, and ``load``
-    where ``torch.load`` reads. With
-    ``losses_every_s`` a loss is read about so often; without, hundreds of them together.
+    either may raise to end the loop. ``tell`` receives one-time facts (optimizers, models, loaders) as a kind and values,
+    ``losses`` numbered losses as they are read from the device; ``save`` may change the path of ``torch.save``, and ``load``
+    that of ``torch.load``. With ``losses_every_s`` a loss is read about that often; without, hundreds together.
     """
 
     def __init__(
@@ -177,7 +176,7 @@ class Watch:
         self._patches.set(owner, name, wrapped)
 
     def _span(self, name: str) -> _Span:
-        """Seconds to one phase; inside another phase they stay that one's."""
+        """Attribute seconds to one phase; inside another phase they stay with that one."""
         return self._phases[name]
 
     def _begin(self, name: str) -> bool:
@@ -200,7 +199,7 @@ class Watch:
             self._open = None
 
     def _take_delay(self, phase: str = "") -> None:
-        """What other programs took since it was read last is a phase's, or that of none."""
+        """Attribute the delay by other programs since the last reading to a phase, or to none."""
         assert self._queue is not None
         waited_s = self._queue.waited_s()
         if phase:
@@ -227,7 +226,7 @@ class Watch:
                 batch = original(iterator)
         finally:
             if worker is not None:
-                # while this thread waits for the processor itself, the worker's delay is in its way no more
+                # while this thread itself waits for the processor, the worker's delay no longer matters
                 left_s = time.perf_counter() - began_s - (self._delays["data"] - own_s)
                 self._worker_queue_s += max(min(worker.taken_s(), left_s), 0.0)
         self._took(batch)
@@ -329,7 +328,7 @@ class Watch:
         """``Module.__call__`` unwrapped, so that neither inner modules nor a compiler meet the wrapper."""
         wrapped = vars(nn.Module)["__call__"]
         if not hasattr(wrapped, "__wrapped__"):
-            # somebody kept the wrapper from before the discovery ended
+            # a caller stored the wrapper from before the discovery ended
             yield
             return
         nn.Module.__call__ = wrapped.__wrapped__  # type: ignore[method-assign]

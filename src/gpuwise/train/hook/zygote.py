@@ -1,11 +1,11 @@
-"""Processes that begin with PyTorch imported: one process imports it once, and forks for every run asked of it.
+"""Processes that start with PyTorch imported: one process imports it once, and forks for every requested run.
 
-A watched run takes its time from the script, not from two to twenty seconds of imports before it, and a tuner makes dozens of
-runs. The importing process never touches a device and starts no thread, so a fork of it is as good as a new process.
+That saves two to twenty seconds of imports per run, and a tuner makes dozens of runs. The importing process never uses a device
+and starts no thread, so its fork is equivalent to a new process.
 
-It speaks lines of JSON: ``{"settings": FILE, "output": FILE or null, "environment": {…}}`` is answered by ``{"pid": N}`` at once
-and ``{"pid": N, "code": N}`` at the end of the run (negative: ended by that signal). No run outlives it: those that are left when
-its standard input ends, because whoever asked for them is gone, are ended with it.
+Its protocol is lines of JSON: ``{"settings": FILE, "output": FILE or null, "environment": {…}}`` is answered by ``{"pid": N}``
+at once and ``{"pid": N, "code": N}`` at the end of the run (negative: ended by that signal). No run outlives it: remaining
+runs are ended when its standard input ends, because the requester has exited.
 """
 
 from __future__ import annotations
@@ -81,8 +81,8 @@ class Zygote:
             self._process.stdout.close()
 
     def start(self, settings: Path, *, output: Path | None = None, environment: Mapping[str, str] | None = None) -> Run:
-        """A run by those settings, in a process and process group of its own. Raises GpuwiseError where the importing process
-        is gone."""
+        """Start a run with those settings, in a separate process and process group. Raises GpuwiseError if the importing
+        process has exited."""
         line = {"settings": str(settings), "output": str(output) if output else None, "environment": dict(environment or {})}
         # one question at a time, so that answers need no names
         with self._asking:
@@ -100,7 +100,7 @@ class Zygote:
                 return Run(self, self._started.pop())
 
     def wait(self, pid: int, timeout_s: float | None) -> int | None:
-        """Exit code, or None where it has not ended by then (or the importing process is gone: -9)."""
+        """Exit code, or None if it has not ended by then (-9 if the importing process has exited)."""
         with self._changed:
             self._changed.wait_for(lambda: pid in self._codes or self._is_gone, timeout_s)
             return self._codes.get(pid, -signal.SIGKILL if self._is_gone else None)
@@ -176,7 +176,7 @@ def serve() -> int:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
     for pid in left:
-        for end in (os.killpg, os.kill):  # a run has its group as soon as it has begun
+        for end in (os.killpg, os.kill):  # a run has its process group from its start
             with contextlib.suppress(ProcessLookupError):
                 end(pid, signal.SIGKILL)
     return 0
@@ -228,7 +228,7 @@ def _be(request: Mapping[str, Any], parent: int) -> None:
 
 
 def _leave(code: int) -> None:
-    """As an interpreter ends: exit functions, then streams."""
+    """Exit like an interpreter: exit functions, then streams."""
     import atexit
 
     with contextlib.suppress(BaseException):

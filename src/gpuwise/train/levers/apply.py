@@ -30,17 +30,17 @@ from gpuwise.workload.capture.device.patching import Patches
 
 Tell = Callable[..., None]
 OBSERVE, NO_DROPOUT, ROUNDING, LONGEST = "_observe", "_no_dropout", "_rounding", "_longest"
-"""Not for people: what the tuner needs to see, what the parity gate compares under, what the batch finder fills memory with."""
+"""Internal levers: observation for the tuner, settings of the parity check, memory filling for the batch finder."""
 INNER = (OBSERVE, NO_DROPOUT, ROUNDING, LONGEST)
 LOADER_ARGUMENTS = ("workers", "prefetch", "pin_memory")
 ATTENTION = {"flash": "FLASH_ATTENTION", "efficient": "EFFICIENT_ATTENTION", "cudnn": "CUDNN_ATTENTION", "math": "MATH"}
 
 
 def apply_levers(levers: Mapping[str, object], *, tell: Tell) -> ActiveLevers:
-    """Everything in ``levers`` (name to value), put on torch itself before the script runs.
+    """Apply everything in ``levers`` (name to value) to torch before the script runs.
 
-    ``tell("lever", name=..., applied=..., why=...)`` is called where one takes hold or cannot. Raises InputError for a
-    lever that there is not.
+    ``tell("lever", name=..., applied=..., why=...)`` is called when one takes effect or cannot. Raises InputError for an
+    unknown lever.
     """
     unknown = sorted(set(levers) - set(BY_NAME) - set(INNER))
     if unknown:
@@ -49,7 +49,7 @@ def apply_levers(levers: Mapping[str, object], *, tell: Tell) -> ActiveLevers:
 
 
 class ActiveLevers:
-    """What :func:`apply_levers` did; :meth:`close` undoes it."""
+    """Result of :func:`apply_levers`; :meth:`close` undoes it."""
 
     def __init__(self, levers: dict[str, object], tell: Tell) -> None:
         self._levers, self._tell = levers, tell
@@ -111,7 +111,7 @@ class ActiveLevers:
 
     @functools.cached_property
     def _columns(self) -> RealColumns:
-        """Of all levers that cut or split batches."""
+        """Columns of all levers that cut or split batches."""
         return RealColumns(self._patches)
 
     # -- the levers, by name in PUT_ON
@@ -177,7 +177,7 @@ class ActiveLevers:
             Batches(self._patches, None, int(str(rows)), self._tell)
 
     def loader_argument(self, _: object) -> None:
-        """All arguments of loaders at once; workers stay where items are kept."""
+        """Apply all loader arguments at once; workers persist if items are cached."""
         if not self._has_arguments:
             self._has_arguments = True
             arguments = {name: self._levers[name] for name in LOADER_ARGUMENTS if name in self._levers}
@@ -252,7 +252,7 @@ class ActiveLevers:
         self._fused = FusedOptimizers(self._patches, self._tell)
 
     def pruning(self, value: object) -> None:
-        """Mask weights as ``value`` says: a share of them, or two of four."""
+        """Mask weights by ``value``: a share of them, or two of four."""
         self._prepare.append(lambda module: prune_model(module, value, self._tell))
 
     def set_to_none(self, _: object) -> None:

@@ -22,10 +22,10 @@ SCAN_S, SCAN_ITEMS = 3.0, 20_000
 
 
 class Batches:
-    """Patches the loader that is made first, and every other over the same data.
+    """Patches the first loader, and every other over the same data.
 
-    ``size``: samples of a batch, None for the script's own. ``longest``: so many batches of the longest samples come before
-    all others, in the first pass.
+    ``size``: samples per batch, None for the script's own. ``longest``: that many batches of the longest samples come first,
+    in the first pass.
     """
 
     def __init__(self, patches: Patches, size: int | None, longest: int, tell: Tell) -> None:
@@ -57,7 +57,7 @@ class Batches:
         return sampler
 
     def _take(self, loader: Any) -> list[list[int]]:
-        """The batches that come first; there are none the second time."""
+        """Return the batches that come first; empty the second time."""
         n, self._longest = self._longest, 0
         size = self._size or getattr(loader, "batch_size", None) or getattr(loader.batch_sampler, "batch_size", None)
         if not n or not size:
@@ -67,17 +67,17 @@ class Batches:
 
 
 def is_same_data(a: Any, b: Any) -> bool:
-    """One dataset, or two of one kind and length: a script may make it anew in every epoch."""
+    """One dataset, or two of the same kind and length: a script may recreate it in every epoch."""
     if a is b:
         return True
     with suppress(Exception):
-        # lengths of streams are not known
+        # lengths of streams are unknown
         return type(a) is type(b) and len(a) == len(b)
     return False
 
 
 class LongestFirst:
-    """Stands for a sampler of batches."""
+    """Replacement for a batch sampler."""
 
     def __init__(self, sampler: Any, loader: Any, take: Callable[[Any], list[list[int]]]) -> None:
         self._inner, self._loader, self._take_first = sampler, loader, take
@@ -108,8 +108,8 @@ def set_size(arguments: dict[str, Any], size: int) -> str | None:
 
 
 def longest_items(dataset: Any, n: int, tell: Tell) -> list[int]:
-    """Indices of the ``n`` longest items (again from the longest where fewer were looked at); empty where that cannot be told.
-    The script's random numbers are as before afterwards."""
+    """Indices of the ``n`` longest items (repeated from the longest if fewer were examined); empty if unknown. The script's
+    random numbers are restored afterwards."""
     lengths: dict[int, int] = {}
     total = 0
     with suppress(Exception), random_numbers_kept():
@@ -148,7 +148,7 @@ def item_length(item: Any, depth: int = 4) -> int:
 
 
 def tell_device_memory(tell: Tell) -> None:
-    """What the device has free now, and what this process's allocator holds of it."""
+    """Report the device's free memory, and the memory held by this process's allocator."""
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         with suppress(RuntimeError):
             free, total = torch.cuda.mem_get_info()

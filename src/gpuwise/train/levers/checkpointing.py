@@ -1,5 +1,5 @@
 # pyright: basic
-"""Activations: the script's own recomputing left out, and a model's repeated blocks recomputed in the backward pass."""
+"""Activations: disable the script's own recomputation, and recompute a model's repeated blocks in the backward pass."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ OPTIONS = (
     *(n for n, p in inspect.signature(CHECKPOINT).parameters.items() if p.kind is p.KEYWORD_ONLY),
     "preserve_rng_state",
 )
-"""Of a checkpoint call: everything else is the function's own."""
+"""Options of a checkpoint call: everything else belongs to the function."""
 TOLD_AT = (1, 3, 8)
-"""Ticks at which the number of calls is told."""
+"""Ticks at which the number of calls is reported."""
 
 
 def replace_everywhere(patches: Patches, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
@@ -43,7 +43,7 @@ def replace_everywhere(patches: Patches, make: Callable[[Callable[..., Any]], Ca
 
 
 def plain_calls(patches: Patches, tell: Tell) -> None:
-    """What the script recomputes is kept: a checkpoint is a call of its function."""
+    """Disable recomputation: a checkpoint becomes a plain call of its function."""
     told: list[bool] = []
 
     def make(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,9 +1,9 @@
 # pyright: basic
-"""Images decoded once: what ``PIL.Image.open`` leads to is kept by the file's identity, so that augmentation after it goes on
-drawing its random numbers as before.
+"""Cache of decoded images: results of ``PIL.Image.open`` are cached by the file's identity; augmentation after it draws its
+random numbers as before.
 
-Only decoding, ``convert`` and ``resize`` are kept: they depend on nothing but the file and their arguments. Kept images are
-handed out as copies. The first hits are decoded again and compared bit by bit; a difference ends the run.
+Only decoding, ``convert`` and ``resize`` are cached: they depend only on the file and their arguments. Cached images are
+returned as copies. The first hits are decoded again and compared bit by bit; a difference ends the run.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ CHECKED_HITS = 16
 """Hits that are compared with a decoding of their own."""
 DEFAULT_BYTES = 2 * GIB
 LARGEST_SHARE = 0.25
-"""Of the memory that is free, at most."""
+"""Maximum share of the free memory."""
 KEPT_STEPS = ("convert", "resize")
 IN_PLACE = (
     "paste",
@@ -38,7 +38,7 @@ IN_PLACE = (
     "seek",
     "frombytes",
 )
-"""Methods that change an image itself: it is no longer what its file says."""
+"""Methods that change an image in place: it no longer equals its file."""
 
 
 class ByteCache:
@@ -51,7 +51,7 @@ class ByteCache:
         self.hits = self.misses = 0
 
     def get(self, key: Any) -> Any:
-        """The value of ``key``, None where it is not kept; counts hits and misses."""
+        """The value of ``key``, None if not cached; counts hits and misses."""
         entry = self._values.get(key)
         if entry is None:
             self.misses += 1
@@ -77,7 +77,7 @@ def memory_bound(most_bytes: int | None) -> int:
 
 
 def file_key(file: Any) -> Any:
-    """What an image file is known by: its place, size and time, or the bytes of an open one. None where neither can be had."""
+    """Identity of an image file: path, size and time, or the bytes of an open one. None if neither is available."""
     if isinstance(file, (str, os.PathLike)):
         try:
             facts = Path(file).stat()

@@ -64,7 +64,7 @@ class Roots:
 
 
 class Forward:
-    """Stands for ``module.forward`` of one instance. ``plain``: the attribute before, ``ABSENT`` where the class's was meant;
+    """Replacement of ``module.forward`` on one instance. ``plain``: the attribute before, ``ABSENT`` for the class's own;
     copies and files of the module have that one (:mod:`gpuwise.train.levers.saving`)."""
 
     def __init__(self, module: nn.Module, wrap: Callable[[nn.Module, Callable[..., Any]], Callable[..., Any]]) -> None:
@@ -76,7 +76,7 @@ class Forward:
 
     @property
     def plain(self) -> Any:
-        """What the script itself has put there."""
+        """The script's own value."""
         return self.before.plain if isinstance(self.before, Forward) else self.before
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -88,7 +88,7 @@ class Forward:
         return self if copy is None else types.MethodType(type(copy).forward, copy)
 
     def __reduce__(self) -> Any:
-        # as the bound method that it stands for: names nothing of ours
+        # like the bound method that it replaces: names nothing of gpuwise
         return getattr, (self._module, "forward")
 
 

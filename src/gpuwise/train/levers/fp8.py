@@ -6,7 +6,7 @@ tensor, gradients in e5m2; ``rowwise``: one for each row, all in e4m3) and keeps
 multiply these formats from NVIDIA's Ada (compute capability 8.9) and Hopper on (CUDA C++ Programming Guide, compute
 capabilities), where both sides of a layer are multiples of 16 (torchao, ``float8``).
 
-Imports torch only where a model is at hand: whether a trial is worth it is asked without.
+Imports torch only with a model: the decision to try it does not need torch.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ def why_not_fp8(capability: tuple[int, int] | None) -> str | None:
 
 
 def chosen_layers(module: nn.Module) -> dict[str, nn.Linear]:
-    """The linear layers worth converting, by name: inside the model's repeated blocks, and where there are none all but the
-    first and the last. Layers at a model's ends hold the ranges that 8 bits lose most in, and torchao's own example leaves
-    the last as it is. Subclasses are left alone: their ``forward`` is not that of ``nn.Linear``."""
+    """The linear layers worth converting, by name: inside the model's repeated blocks, or without blocks all but the first and
+    last. Layers at a model's ends have the ranges that lose most in 8 bits, and torchao's own example skips the last.
+    Subclasses are skipped: their ``forward`` is not that of ``nn.Linear``."""
     from torch import nn
 
     from gpuwise.workload.capture.repeats import repeated_blocks
@@ -49,7 +49,7 @@ def chosen_layers(module: nn.Module) -> dict[str, nn.Linear]:
 
 
 def convert(module: nn.Module, recipe: str, tell: Tell, *, emulate: bool = False) -> Undo:
-    """The chosen layers multiply in fp8; they keep their parameters, so an optimizer that holds these goes on with them.
+    """The chosen layers multiply in fp8; they keep their parameters, so an existing optimizer continues to work.
 
     ``emulate``: by casting to fp8 and multiplying in the wide format, as a device without the units can.
     """

@@ -1,10 +1,10 @@
 # pyright: basic
-"""Rows of like length through the model together, each group cut to its longest: the loop and its batch stay as they are.
+"""Length grouping: rows of similar length run through the model together, each group cut to its longest; the loop and its batch
+are unchanged.
 
-The model's output is put together again in the batch's order, with zeros where a row has ended, so the loop's own loss (which
-leaves padding out, else this is another training and the parity gate says so) sees the whole batch and its gradient is that of
-the whole batch. A loss that the model itself returns is a mean over the group's labels: the groups' losses are weighted by
-their numbers of labels, for the mean of means is another number wherever these differ.
+The model's output is reassembled in the batch's order, with zeros after the end of a row. So the loop's own loss sees the
+whole batch and has its gradient (if the loss ignores padding; otherwise the training differs and the parity check reports it).
+A loss returned by the model is a mean over the group's labels: the groups' losses are weighted by their numbers of labels.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from gpuwise.train.levers.real_columns import COUNTED, IGNORED, NO_WORD, RealCol
 
 Tell = Callable[..., None]
 LEAST_SAVED = 0.05
-"""Of the columns; less than this is not worth a second call of the model. Rule of this project."""
+"""Minimum share of the columns saved; less is not worth a second call of the model. Rule of this project."""
 GROUP_COLUMNS = 64
-"""What one more call of the model is taken to cost, in columns: splits that save less are not made. Rule of this project."""
+"""Assumed cost of one more call of the model, in columns: splits that save less are not made. Rule of this project."""
 COUPLED = (nn.modules.batchnorm._BatchNorm, nn.modules.instancenorm._InstanceNorm)
 """Modules whose result for a row depends on the other rows."""
 
@@ -54,8 +54,8 @@ def split_rows(lengths: np.ndarray, most_groups: int, most_columns: int) -> list
 
 
 class LengthGroups:
-    """Splits the model's calls by the lengths of their rows, which ``known`` reads from each call. The first goes whole, so that
-    what the loss counts is seen; a call of which nothing says what is padding stays whole."""
+    """Splits the model's calls by the lengths of their rows, which ``known`` reads from each call. The first call is not
+    split, to observe which labels the loss counts; a call without information about padding is not split."""
 
     def __init__(self, most_groups: int, known: RealColumns, tell: Tell) -> None:
         self._most, self._known, self._tell = most_groups, known, tell
@@ -155,7 +155,7 @@ def why_coupled(module: nn.Module) -> str | None:
 
 
 def part_of(value: Any, rows: torch.Tensor, shape: tuple[int, int], length: int) -> Any:
-    """Of a call's arguments: these rows, cut to this length."""
+    """Arguments of a call for these rows, cut to this length."""
     if isinstance(value, torch.Tensor):
         if value.dim() >= 1 and value.shape[0] == shape[0]:
             return cut(value, *shape, length).index_select(0, rows.to(value.device))
@@ -170,9 +170,9 @@ def part_of(value: Any, rows: torch.Tensor, shape: tuple[int, int], length: int)
 
 
 def n_labels(module: nn.Module, args: Any, kwargs: Mapping[str, Any], ignored: int = IGNORED) -> torch.Tensor | None:
-    """How many labels the loss of such a call is a mean over; None where there are none to count.
+    """Number of labels that the loss of such a call is a mean over; None without labels.
 
-    transformers' causal language models leave the first label of a row out: they move labels by one.
+    transformers' causal language models ignore the first label of a row: they shift labels by one.
     """
     labels = kwargs.get("labels", kwargs.get("targets"))
     if labels is None:
@@ -187,10 +187,10 @@ def n_labels(module: nn.Module, args: Any, kwargs: Mapping[str, Any], ignored: i
 
 
 def shares_of(weights: list[torch.Tensor | None], kwargs: Mapping[str, Any]) -> list[torch.Tensor] | None:
-    """Of each part's loss in the whole: by its labels; None where there are none.
+    """Weight of each part's loss in the whole, by its labels; None without labels.
 
-    A loss that is told how many labels the whole batch has (transformers' ``num_items_in_batch``) and takes no mean is a sum
-    already; models that are told and take a mean all the same are among transformers'.
+    A loss that receives the label count of the whole batch (transformers' ``num_items_in_batch``) and is not a mean is already
+    a sum; some transformers models receive it and use a mean anyway.
     """
     if any(w is None for w in weights):
         return None if kwargs.get("num_items_in_batch") is None else [torch.ones(()) for _ in weights]
@@ -199,7 +199,7 @@ def shares_of(weights: list[torch.Tensor | None], kwargs: Mapping[str, Any]) -> 
 
 
 def total_of(losses: list[torch.Tensor], shares: list[torch.Tensor] | None) -> torch.Tensor:
-    """The loss of the whole batch. Raises ValueError where the parts' shares in it are not known."""
+    """The loss of the whole batch. Raises ValueError if the parts' weights are unknown."""
     if shares is None:
         raise ValueError("the model returns a single number, and there are no labels to weight its parts by")
     weights = torch.stack(shares).to(losses[0].device, losses[0].dtype)

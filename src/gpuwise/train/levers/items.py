@@ -23,17 +23,17 @@ from gpuwise.workload.capture.places import is_library
 
 Tell = Callable[..., None]
 CHECKED, EVERY = 4, 64
-"""Of the hits of each epoch, the first so many are made again, and then one in so many."""
+"""Number of first hits of each epoch that are recomputed for a check, and the interval of later checks."""
 OBJECT_BYTES = 1024
-"""What anything but a tensor, an array or bytes is taken to hold."""
+"""Assumed bytes of an object other than a tensor, array or bytes."""
 DEEPEST, MOST_OBJECTS, SMALL = 6, 2000, 16
 """How far a dataset is looked through for generators and settings, and the elements of an array that may be one."""
 _GENERATORS = (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
 
 
 class Items:
-    """Patches what makes batches of a map-style dataset. No item is made that the script does not ask for, but hits that are
-    checked: a dataset that draws random numbers, changes, or gives other items is not kept, from the first sign of it on."""
+    """Patches the batch creation of a map-style dataset. Only requested items are made, plus checks of hits: a dataset that
+    draws random numbers, changes, or returns different items is no longer cached from the first sign of it."""
 
     def __init__(self, patches: Patches, value: object, tell: Tell) -> None:
         self._tell, self._pid = tell, os.getpid()
@@ -58,13 +58,13 @@ class Items:
         store = self._stores.get(id(fetcher.dataset))
         if store is None:
             store = self._stores[id(fetcher.dataset)] = Store(fetcher.dataset, ByteCache(self._most))
-        if not hasattr(fetcher, "_gpuwise_began"):  # an epoch has a fetcher of its own
+        if not hasattr(fetcher, "_gpuwise_began"):  # an epoch has a separate fetcher
             fetcher._gpuwise_began = True
             store.begin_epoch()
         return store
 
     def _report(self, store: Store) -> None:
-        """Once that items are kept, and once why they are no longer."""
+        """Report once that items are cached, and once why they no longer are."""
         if store.reported == (store.why,):
             return
         store.reported = (store.why,)
@@ -77,7 +77,7 @@ class Items:
 
 
 class Store:
-    """The kept items of one dataset. ``why``: why none is kept any more."""
+    """Cached items of one dataset. ``why``: reason that nothing is cached any more."""
 
     def __init__(self, dataset: Any, cache: ByteCache) -> None:
         self.dataset, self._cache = dataset, cache
@@ -87,7 +87,7 @@ class Store:
         self._generators, self._settings = reachable(dataset)
 
     def begin_epoch(self) -> None:
-        """Nothing is kept any more where what the items may follow is not as it was."""
+        """Stop caching if anything that the items may depend on has changed."""
         self._hits = 0
         self._generators, settings = reachable(self.dataset)
         changed = sorted(k for k in settings.keys() | self._settings.keys() if settings.get(k) != self._settings.get(k))
@@ -95,7 +95,7 @@ class Store:
             self._off(f"{changed[0]} of {type(self.dataset).__name__} changes from epoch to epoch, and its items may follow it")
 
     def item(self, index: Any) -> Any:
-        """The item, kept or made."""
+        """The item, cached or made."""
         kept = None if self.why is not None else self._cache.get(index)
         is_checked = False
         if kept is not None:
@@ -116,7 +116,7 @@ class Store:
         return item
 
     def _states(self) -> list[bytes]:
-        """Of all generators that an item may draw from."""
+        """States of all generators that an item may draw from."""
         everybody = (random.getstate(), np.random.get_state())  # noqa: NPY002
         return [torch.get_rng_state().numpy().tobytes(), pickle.dumps(everybody), *map(_state, self._generators)]
 
@@ -182,7 +182,7 @@ def _named(value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def seed(number: int) -> None:
-    """Of all three generators that datasets draw from."""
+    """Seed all three generators that datasets draw from."""
     torch.manual_seed(number)
     random.seed(number)
     np.random.seed(number)  # noqa: NPY002 - the generator that scripts use
@@ -201,7 +201,7 @@ def random_numbers_kept() -> Iterator[None]:
 
 
 def same(a: Any, b: Any) -> bool:
-    """To the last bit, and of the same types."""
+    """Whether both are equal to the last bit, and of the same types."""
     if type(a) is not type(b):
         return False
     if isinstance(a, torch.Tensor):
@@ -218,7 +218,7 @@ def same(a: Any, b: Any) -> bool:
 
 
 def copied(value: Any) -> Any:
-    """Nothing that the loop does to an item reaches the kept one."""
+    """A copy, so that the loop's changes to an item do not reach the cached one."""
     if isinstance(value, torch.Tensor):
         return value.clone()
     if isinstance(value, np.ndarray) or hasattr(value, "tobytes"):

@@ -74,7 +74,7 @@ def change_arguments(patches: Patches, levers: Mapping[str, object], tell: Tell,
 
 
 def own_attributes(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """What a loader made with these arguments holds of those that levers change: a pickle of it has the script's own."""
+    """Attributes changed by levers of a loader created with these arguments: its pickle has the script's own values."""
     n_workers = arguments.get("num_workers", 0)
     ahead = arguments.get("prefetch_factor")
     return {
@@ -99,7 +99,7 @@ def _set_workers(arguments: dict[str, Any], value: int) -> str | None:
 
 
 def change_batches(patches: Patches, changes: list[Callable[[Any], Any]]) -> None:
-    """What loaders give passes through ``changes`` in turn."""
+    """Batches of loaders pass through ``changes`` in turn."""
     following = torch_dataloader._BaseDataLoaderIter.__next__
 
     def next_batch(iterator: Any) -> Any:
@@ -112,8 +112,8 @@ def change_batches(patches: Patches, changes: list[Callable[[Any], Any]]) -> Non
 
 
 def probe_loaders(patches: Patches, tell: Tell) -> None:
-    """How long items of the first loader's dataset take in this process, told before its first batch. The script's random
-    numbers are as before afterwards."""
+    """Report the time per item of the first loader's dataset in this process, before its first batch. The script's random
+    numbers are restored afterwards."""
     from gpuwise.train.levers.items import random_numbers_kept
     from gpuwise.train.levers.workers import probe_items
 
@@ -133,7 +133,7 @@ def probe_loaders(patches: Patches, tell: Tell) -> None:
 
 
 class ScriptTraits:
-    """What the script does of itself that levers must know: whether it casts, scales, compiles."""
+    """Properties of the script that levers depend on: whether it casts, scales, compiles."""
 
     def __init__(self, patches: Patches, tell: Tell) -> None:
         self._tell, self._told = tell, set[str]()

@@ -1,10 +1,10 @@
 # pyright: basic
-"""The script's batch through the model in parts, of which only one part's activations are held at a time.
+"""Micro-batches inside the model call, with the activations of only one part in memory at a time.
 
-Each part is a call of the model under a checkpoint; the outputs are put together along the batch, so the loop's own loss sees
-the whole batch once and its gradient is that of the whole batch, however many tokens each part has. In the backward pass the
-parts are run again and differentiated one after the other. What is held whole is the model's output. A loss that the model
-itself returns is a mean over a part's labels, and is weighted by their number.
+Each part is a call of the model under a checkpoint; the outputs are concatenated along the batch, so the loop's own loss sees
+the whole batch once and has its gradient, for any number of tokens per part. In the backward pass the parts are recomputed and
+differentiated one after the other. Only the model's output is in memory as a whole. A loss that the model itself returns is a
+mean over a part's labels, and is weighted by their number.
 """
 
 from __future__ import annotations
@@ -69,12 +69,12 @@ class MicroBatches:
 
 
 def rows_of(values: Any) -> int:
-    """Rows of a call's first tensor that has any; 0 where there is none."""
+    """Rows of the first tensor with rows in a call; 0 without one."""
     return next((int(t.shape[0]) for t in tensors_in(values) if t.dim()), 0)
 
 
 def rows_from(value: Any, n_rows: int, begin: int, size: int) -> Any:
-    """Of a call's arguments: ``size`` rows from ``begin``; what has no row for each sample goes to every part."""
+    """Arguments of a call for ``size`` rows from ``begin``; arguments without a row per sample go to every part."""
     if isinstance(value, torch.Tensor):
         return value.narrow(0, begin, size) if value.dim() and value.shape[0] == n_rows else value
     if isinstance(value, Mapping):

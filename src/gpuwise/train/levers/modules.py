@@ -25,7 +25,7 @@ Undo = Callable[[], None]
 
 
 def device_of(module: nn.Module) -> torch.device:
-    """Of its first parameter."""
+    """Device of its first parameter."""
     return next(p.device for p in module.parameters())
 
 
@@ -106,7 +106,7 @@ def channels_last(module: nn.Module, tell: Tell) -> Undo:
 
 
 def without_dropout(patches: Patches) -> Callable[[nn.Module], Undo]:
-    """Nothing is dropped: two runs that draw their random numbers in another order can then be compared."""
+    """Disable dropout: runs that draw random numbers in different order can then be compared."""
     functional = nn.functional
 
     def keep(input: torch.Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> torch.Tensor:

@@ -62,7 +62,7 @@ class FusedOptimizers:
         plain = dict(state)
         if "defaults" in plain:
             plain["defaults"] = {**plain["defaults"], **defaults}
-        # groups that were added since take the last one's options
+        # groups added later take the last one's options
         groups = zip(plain["param_groups"], [*options, *[options[-1]] * len(plain["param_groups"])], strict=False)
         plain["param_groups"] = [{**group, **option} for group, option in groups]
         states = plain["state"]
@@ -142,8 +142,8 @@ def drop_gradients(patches: Patches, tell: Tell) -> None:
 
 
 class Scaling:
-    """A ``GradScaler`` woven into a loop that has none: losses are scaled before their backward pass, gradients unscaled before
-    they are clipped or used, and a step with infinite gradients is left out."""
+    """A ``GradScaler`` added to a loop without one: losses are scaled before their backward pass, gradients unscaled before
+    they are clipped or used, and a step with infinite gradients is skipped."""
 
     def __init__(self, patches: Patches, device: str, tell: Tell) -> None:
         self.scaler = torch.amp.GradScaler(device, init_scale=FIRST_SCALE)
@@ -161,7 +161,7 @@ class Scaling:
             return backward([self.scaler.scale(t) for t in tensors], *args, **kwargs)
 
         def step(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-            # a plain function: schedulers bind it anew
+            # a plain function: schedulers bind it again
             return self._stepping(optimizer, *args, **kwargs)
 
         def initialised(optimizer: Any, *args: Any, **kwargs: Any) -> None:

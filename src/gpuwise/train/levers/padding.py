@@ -1,9 +1,9 @@
 # pyright: basic
-"""Where the rows of a batch end, and columns that are padding cut off.
+"""Ends of the rows of a batch, and removal of padding columns.
 
 B rows, T columns. A row ends where a run of one and the same number reaches the last column, as padding does; a row that ends
-in another number fills all T. Of several tensors of a batch (ids, labels, a mask) the longest answer holds, so that nothing
-that any of them still tells is cut.
+in another number fills all T. With several tensors in a batch (ids, labels, a mask) the longest result counts, so no used
+entry of any of them is cut.
 """
 
 from __future__ import annotations

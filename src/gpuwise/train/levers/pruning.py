@@ -1,10 +1,10 @@
 # pyright: basic
 """Magnitude pruning (``torch.nn.utils.prune``): the smallest weights of linear and convolution layers become and stay zeros.
 
-The masks are those of torch's own methods. They are kept beside the parameters, not in a parametrisation, so that files of the
-model have the names that the script gave its weights: a weight under a mask is zero, its gradient is zero, and what an
-optimizer adds all the same is taken off after its step. Two of four in a row (``2:4``) is the form that NVIDIA's tensor cores
-skip from compute capability 8.0 on (Mishra et al. 2021, arXiv 2104.08378); elsewhere it costs accuracy and saves nothing.
+The masks are those of torch's own methods. They are stored beside the parameters, not in a parametrisation, so files of the
+model have the script's own names of its weights. A masked weight and its gradient are zero, and changes by the optimizer are
+reset after its step. Two of four in a row (``2:4``) is the form that NVIDIA's tensor cores skip from compute capability 8.0 on
+(Mishra et al. 2021, arXiv 2104.08378); elsewhere it costs accuracy and saves nothing.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class TwoOfFour(prune.BasePruningMethod):
     PRUNING_TYPE = "unstructured"
 
     def compute_mask(self, t: torch.Tensor, default_mask: torch.Tensor) -> torch.Tensor:
-        """Of a matrix whose rows are multiples of four long."""
+        """Mask of a matrix whose rows are multiples of four long."""
         fours = t.detach().abs().reshape(-1, 4)
         mask = torch.zeros_like(fours).scatter_(1, fours.topk(2, dim=1).indices, 1.0)
         return mask.reshape(t.shape) * default_mask
@@ -91,7 +91,7 @@ class WeightMasks:
         return sum(int(mask.numel() - mask.count_nonzero()) for _, mask in self.masks)
 
     def keep(self, *_: object) -> None:
-        """What is masked is zero."""
+        """Set masked weights to zero."""
         with torch.no_grad():
             for weight, mask in self.masks:
                 weight.mul_(mask.to(weight.device))
@@ -103,7 +103,7 @@ class WeightMasks:
 
 
 def prune_model(module: nn.Module, value: object, tell: Tell) -> Undo:
-    """As a lever: from the model's first call on."""
+    """The lever: acts from the model's first call on."""
     device = next(p.device for p in module.parameters())
     why = why_not_semi_structured(device) if share_of(value) is None else None
     pruned = None if why is not None else WeightMasks(module, value)

@@ -1,9 +1,9 @@
 # pyright: basic
-"""Which columns of a batch are padding, by what says so: an attention mask, labels that the loss leaves out, the model's pad id.
+"""Padding columns of a batch, identified by an attention mask, labels that the loss ignores, or the model's pad id.
 
-B rows, T columns. A run of one number at the end of a row is padding only where one of these says it; else nothing is cut.
-What the loss leaves out is read from its own calls (``ignore_index`` of ``cross_entropy`` and ``nll_loss``), and so is whether
-it counts a label in a column that is to be cut: the first batch goes whole for that.
+B rows, T columns. A run of one number at the end of a row is padding only if one of these confirms it; otherwise nothing is
+cut. The ignored label is read from the loss's own calls (``ignore_index`` of ``cross_entropy`` and ``nll_loss``), and so is
+whether it counts a label in a column to be cut: the first batch stays whole for that.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from gpuwise.train.levers.padding import ends, is_ids
 from gpuwise.workload.capture.device.patching import Patches
 
 IGNORED = -100
-"""Label that torch's and transformers' losses leave out where nobody says another."""
+"""Label that torch's and transformers' losses ignore by default."""
 LOOKS = 4
-"""Losses whose labels are held against what is cut: each look waits for the device."""
+"""Losses whose labels are checked against the cut columns: each check waits for the device."""
 BATCHES_AHEAD = 16
 """Batches of loaders that are remembered: Accelerate and transformers fetch one ahead, others more."""
 NO_WORD = "nothing says that the ends of rows are padding: no mask, no labels left out, no pad id of the model"
@@ -60,7 +60,7 @@ def last_of(flags: torch.Tensor) -> torch.Tensor:
 
 
 class RealColumns:
-    """What is known of padding in one script."""
+    """Information about padding in one script."""
 
     def __init__(self, patches: Patches) -> None:
         self._ignored: int | None = None
@@ -70,7 +70,7 @@ class RealColumns:
         self._counts: list[torch.Tensor] | None = None
         self._looks = LOOKS
         self.is_tried = False
-        """Whether a batch has gone whole, so that the loss could be looked at."""
+        """Whether a batch has passed whole, so that the loss could be observed."""
         self.counts_cut = False
         """Whether the loss counted a label in a column that would be cut."""
         functional = nn.functional
@@ -96,11 +96,11 @@ class RealColumns:
         return batch
 
     def expect(self, lengths: torch.Tensor | None, n_columns: int = 0) -> None:
-        """What is cut, or would be, of the call that comes: the loss's labels are held against it. None: nothing."""
+        """Columns cut, or to be cut, in the next call: the loss's labels are checked against them. None: no columns."""
         self._to_cut = None if lengths is None else (len(lengths), n_columns, lengths)
 
     def try_whole(self, module: nn.Module) -> Callable[[], None]:
-        """The first call of a model in training, whole: what its loss counts is known afterwards."""
+        """The first training call of a model, whole: shows which labels its loss counts."""
         self.learn(module)
 
         def wrap(_: nn.Module, inner: Callable[..., Any]) -> Callable[..., Any]:
@@ -119,8 +119,8 @@ class RealColumns:
     # -- lengths
 
     def of_call(self, args: Any, kwargs: Mapping[str, Any], ids: torch.Tensor) -> torch.Tensor | None:
-        """[B] columns of each row that are real, on the host; None where nothing says so. Other fields of the loader's batch
-        that the ids came in (its labels) count with the call's own arguments."""
+        """[B] number of real columns of each row, on the host; None if unknown. Other fields of the loader's batch that the
+        ids came in (its labels) are used like the call's own arguments."""
         tensors = [(n, t) for n, t in named_rows((args, dict(kwargs))) if t.shape == ids.shape]
         host = ids.cpu()
         for batch in self._ahead:
@@ -144,7 +144,7 @@ class RealColumns:
         return self.of_rows([(n, t) for n, t in tensors if t.shape == ids.shape], ids)
 
     def of_rows(self, tensors: list[Named], ids: torch.Tensor) -> torch.Tensor | None:
-        """By the mask where there is one, else by where the ids' own run ends; never shorter than the labels that count."""
+        """From the mask if there is one, else from the end of the ids' own run; never shorter than the labels that count."""
         masks, labels, others = [], [], []
         for name, tensor in tensors:
             kind = self._kind(name, tensor, ids)
@@ -179,7 +179,7 @@ class RealColumns:
     # -- the loss
 
     def counting(self) -> list[torch.Tensor]:
-        """Numbers of labels of the means that losses take from here on, until :meth:`counted` is asked."""
+        """Record the numbers of labels of the means that losses take, until :meth:`counted` is called."""
         self._counts = []
         return self._counts
 

@@ -1,11 +1,10 @@
 # pyright: basic
-"""What a script saves, copies or exports while it is watched or under levers is what it would write by itself.
+"""Files, copies and exports of a script under watch or levers equal those of the plain script.
 
-Levers and watch put things on single modules: a ``forward`` in front of the class's, a compiled call, hooks. None of them may be
-in a file, where they would ask for gpuwise or for a lever's own parts on reading, nor in a copy, whose calls would be the
-original's. :func:`plain_entries` says what a module's attributes are without them. Pickles and copies (``torch.save``,
-``pickle``, ``copy``) are made of these; ``torch.jit``, ``torch.export``, ``torch.onnx`` and ``torch.fx`` read modules with
-everything taken off.
+Levers and watch modify single modules: a ``forward`` in front of the class's, a compiled call, hooks. None of them may be in a
+file, which would then need gpuwise to load, nor in a copy, whose calls would be the original's. :func:`plain_entries` returns
+a module's attributes without them. Pickles and copies (``torch.save``, ``pickle``, ``copy``) use these; ``torch.jit``,
+``torch.export``, ``torch.onnx`` and ``torch.fx`` read modules with all modifications removed.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ FLAGS: list[tuple[Any, str, Any]] = []
 """Settings of torch that levers have changed, with their values before: a trace writes some of them down."""
 
 COMPILER_MARK = "_dynamo_static_input_type"
-"""What ``torch.compile`` writes on the parameters of a module, which PyTorch then puts into their pickles."""
+"""Attribute that ``torch.compile`` sets on a module's parameters, which PyTorch then pickles."""
 COMPILED = WeakTensorKeyDictionary()
 """Parameters that a lever has compiled and the script has not."""
 
@@ -58,7 +57,7 @@ def compiled_by_lever(module: nn.Module) -> None:
 
 
 def plain_entries(attributes: Mapping[str, Any]) -> dict[str, Any]:
-    """Of a module's own attributes, those that hold something of gpuwise, as they are without it (``ABSENT``: not there)."""
+    """Those of a module's own attributes that refer to gpuwise, with their values without it (``ABSENT``: no attribute)."""
     plain: dict[str, Any] = {}
     forward = attributes.get("forward")
     if isinstance(forward, Forward):
@@ -118,7 +117,7 @@ def pickled_plain(patches: Patches) -> None:
 
 
 def exported_plain(patches: Patches) -> None:
-    """What reads or runs a module to write it down finds it as the script made it."""
+    """Functions that read or run a module to write it down see the script's own module."""
     for place, name in EXPORTERS:
         owner = getattr(torch, place, None)
         original = getattr(owner, name, None)

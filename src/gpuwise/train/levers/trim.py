@@ -13,7 +13,7 @@ Tell = Callable[..., None]
 
 
 class Trim:
-    """Cuts batches once the first has gone whole through model and loss. ``known`` says which columns are real."""
+    """Cuts batches once the first has passed whole through model and loss. ``known`` has the real columns."""
 
     def __init__(self, known: RealColumns, tell: Tell) -> None:
         self._known, self._tell = known, tell

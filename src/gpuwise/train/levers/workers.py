@@ -56,7 +56,7 @@ def probe_items(dataset: Any, indices: Sequence[Any] | None = None) -> Probe:
 
 
 def predicted_rate(probe: Probe, workers: int, free_cores: float) -> float:
-    """Items a second with so many workers; 0 workers is the loop's own process."""
+    """Items per second with that many workers; 0 workers is the loop's own process."""
     processes = max(workers, 1)
     by_processes = processes / probe.item_s
     return min(by_processes, free_cores / probe.cpu_s) if probe.cpu_s > 0 and workers else by_processes
@@ -72,7 +72,7 @@ def workers_to_try(probe: Probe, free_cores: float, most: int, *, needed_rate: f
 
 
 def free_cores(usable: int, sample_s: float = 0.2) -> float:
-    """Cores of this machine that nobody uses now, at least a half: a busy machine still gives a share."""
+    """Idle cores of this machine, at least a half: a busy machine still gives a share."""
     import psutil
 
     busy = psutil.cpu_percent(sample_s) / 100.0 * (psutil.cpu_count() or 1)

@@ -1,1 +1,1 @@
-"""Profiles of training steps: traces read into columns, the step split into parts, wastes found and priced."""
+"""Profiles of training steps: traces as columns, step time by part, findings with their cost."""

@@ -35,7 +35,7 @@ class Slower:
     measured_s: float
     expected_s: float
     basis: str
-    """What the expectation stands on: ``measured``, ``fitted``, ``derived``, ``specified``."""
+    """Basis of the expectation: ``measured``, ``fitted``, ``derived``, ``specified``."""
     flop: float
     moved_bytes: float
 

@@ -33,7 +33,7 @@ def document(profile: Profile, *, code: int | None = None) -> dict[str, Any]:
 
 
 def _finding(finding: Finding, wall_s: float) -> dict[str, Any]:
-    """The fields of a finding, its fix under the name ``mend``, and the share of the step that it would save."""
+    """The fields of a finding, its fix under the key ``mend``, and the share of the step that it would save."""
     fields = {"mend" if name == "fix" else name: value for name, value in asdict(finding).items()}
     return {**fields, "share": finding.saved_s / wall_s}
 

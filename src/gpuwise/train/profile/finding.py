@@ -20,7 +20,7 @@ class Evidence:
 
     what: str
     where: str = ""
-    """``file:line``, as far as it is known."""
+    """``file:line``, if known."""
     count: float | None = None
     seconds: float | None = None
 
@@ -52,4 +52,4 @@ class Finding:
     fix: tuple[str, ...]
     """Lines of code."""
     note: str = ""
-    """What to know before the change."""
+    """Caution about the change."""

@@ -20,26 +20,26 @@ NODE = "autograd::engine::evaluate_function: "
 SMALL = (ELEMENTWISE, COPIES_ON_DEVICE, REDUCTIONS)
 """Families of what is done to a parameter; and reading a value of it."""
 MOVES = 4
-"""Of an environment in a step, or passes that sample, from which it plays rather than computes once for each. Rule of this
-project."""
+"""Moves of an environment in a step, or sampling passes, above which the loop plays rather than computes once for each. Rule
+of this project."""
 ACTS = 4
 """Times fewer rows than in a pass with gradients: the pass acts on an environment, it evaluates nothing. Rule of this project."""
 
 
 @dataclass(frozen=True, slots=True)
 class Passes:
-    """Of the training thread, in order. ``roots`` are rows of calls of modules that no other module made, ``names`` theirs."""
+    """Passes of the training thread, in order. ``roots`` are rows of outermost module calls, ``names`` their names."""
 
     roots: Ints
     names: tuple[str, ...]
     rows: tuple[int, ...]
-    """Of each: all dimensions but the last of what its first product takes, samples or their tokens."""
+    """Rows per pass: all dimensions but the last of its first product's input, samples or their tokens."""
     learns: Mapping[str, int]
-    """Of modules with a pass that a backward pass went through: the most rows of such a pass."""
+    """For modules with a pass that a backward pass used: the largest rows of such a pass."""
     silent: tuple[int, ...]
     """Places in ``roots`` of all other passes that compute."""
     recorded: frozenset[int]
-    """Places of those of them that make nodes of a graph."""
+    """Positions of those of them that create graph nodes."""
     waits: Mapping[str, tuple[tuple[float, float], ...]]
     """When passes that learn began, and when their gradients did; seconds by module."""
 
@@ -66,7 +66,7 @@ def passes_of(trace: Trace, steps: Steps) -> Passes:
         rows.append(rows_in)
         numbers = np.unique(trace.sequence[ops[low:high]])
         numbers = numbers[numbers != NONE]
-        # what makes no node of the graph bears the number of the next one that does: one alone may be another's
+        # a call without a graph node has the number of the next one that has: a single one may belong to another
         own = np.isin(differentiated, numbers)
         if len(np.unique(differentiated[own])) >= min(2, max(len(numbers), 1)):
             learns[name] = max(learns.get(name, 0), rows_in)
@@ -80,8 +80,8 @@ def passes_of(trace: Trace, steps: Steps) -> Passes:
 
 
 def _roots(trace: Trace, steps: Steps) -> tuple[Ints, tuple[str, ...]]:
-    """Rows and modules of the outermost calls; a ``forward`` that is called by itself is that of the one module whose calls
-    begin with it."""
+    """Rows and modules of the outermost calls; a ``forward`` called directly belongs to the one module whose calls begin with
+    it."""
     functions = trace.in_categories(("python_function",)) & (trace.lane == steps.lane)
     calls = np.flatnonzero(functions & trace.named(lambda n: n.startswith(MODULE)))
     calls = _outermost(trace, calls[inside(trace.start_s[calls], steps.windows)])

@@ -16,7 +16,7 @@ DTYPES = {
     "c10::Float8_e4m3fn": "fp8",
     "c10::Float8_e5m2": "fp8",
 }
-"""Of C++ types as Kineto writes them (c10/core/ScalarType.h)."""
+"""Formats by C++ types as Kineto writes them (c10/core/ScalarType.h)."""
 _OPERANDS: Mapping[str, tuple[int, int]] = {
     "aten::mm": (0, 1),
     "aten::addmm": (1, 2),
@@ -60,7 +60,7 @@ class Product:
 
 
 def product_of(name: str, detail: Detail) -> Product | None:
-    """The matrix product of an operation with these inputs; None where it is none, or its shapes were not recorded."""
+    """The matrix product of an operation with these inputs; None for another operation or without recorded shapes."""
     at = _OPERANDS.get(name)
     if at is None or len(detail.shapes) <= max(at) or len(detail.dtypes) <= max(at):
         return None

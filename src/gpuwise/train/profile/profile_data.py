@@ -28,15 +28,15 @@ class DeviceFacts:
     peak_flop_per_s: Mapping[str, float] | None = None
     memory_bytes: float | None = None
     n_cores: int = 1
-    """Of the host, open to the process."""
+    """Cores of the host available to the process."""
 
 
 LAUNCH_S = 10e-6
 """A kernel shorter than it takes to launch one: 5 to 20 us (HolisticTraceAnalysis, documentation of its launch statistics)."""
 WAITING_CALL_S = 20e-6
-"""A call of the driver that takes longer waits for the device: longer than any launch of the same source."""
+"""Length of a driver call above which it waits for the device: longer than any launch of the same source."""
 BUSY_ENOUGH = 0.9
-"""Share of the step: a device that is busier is not held up by the host."""
+"""Share of the step above which a busy device is not slowed down by the host."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,7 +86,7 @@ class ProfileData:
 
     @property
     def crowded(self) -> bool:
-        """Whether other programs had so much of the traced steps that a short gap may be theirs, however it is reckoned."""
+        """Whether other programs used so much of the traced steps that a short gap may be theirs."""
         timed = self.facts.traced if self.facts is not None else ()
         return sum(s.queue_s for s in timed) > CROWD * sum(s.wall_s for s in timed) if timed else False
 
@@ -101,7 +101,7 @@ class ProfileData:
 
     @cached_property
     def event_s(self) -> float:
-        """Seconds that the profiler takes to record one event of the host; 0 where the step without it is not known."""
+        """Seconds that the profiler takes to record one host event; 0 if the step without it is unknown."""
         if self.trace is None or self.traced is None or self.facts is None or self.steps is None:
             return 0.0
         n = len(self.rows(RECORDED))
@@ -200,15 +200,15 @@ class ProfileData:
 
     @cached_property
     def is_launch_bound(self) -> bool:
-        """Whether the device waits for the host: it is idle, and a usual kernel is over before the next is launched."""
+        """Whether the device waits for the host: it is idle, and a typical kernel ends before the next is launched."""
         if self.trace is None or not len(self.kernels) or self.split.busy_share >= BUSY_ENOUGH:
             return False
         return float(np.median(self.trace.duration_s[self.kernels])) < max(LAUNCH_S, self.launch_s)
 
     @cached_property
     def issuing_s(self) -> float:
-        """Seconds a step in which the host issues work, at the most: what the watch timed of its phases, less where it waits for
-        the device in them, which the trace's calls show. 0 where nothing was watched."""
+        """Maximum seconds per step in which the host issues work: the phases timed by the watch, less the waits for the device
+        in the trace's calls. 0 without a watch."""
         if self.facts is None or self.trace is None or self.steps is None:
             return 0.0
         step = self.facts.step

@@ -26,12 +26,12 @@ from gpuwise.train.profile.verdict import Verdict, decide
 from gpuwise.units import format_duration
 
 STALLED = 4.0
-"""A traced step on a processor that takes so many times the shortest tells of the machine, not of the script. Rule of this
-project."""
+"""A traced step on a processor that is this many times longer than the shortest was delayed by the machine, not the script.
+Rule of this project."""
 TORN = 0.1
-"""Of the median of the traced steps: what is shorter is no step. Rule of this project."""
+"""Share of the median of the traced steps below which a window is not a step. Rule of this project."""
 CROWDED = 0.1
-"""Share of the time without a processor from which the profile says so. Rule of this project."""
+"""Share of the time without a processor above which the profile mentions it. Rule of this project."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class Profile:
     verdict: Verdict
     slower: tuple[Slower, ...] = ()
     utilisation: float | None = None
-    """Of the peak in :attr:`main_format`, by products alone; None where peak or shapes are unknown."""
+    """Share of the peak in :attr:`main_format`, by products alone; None if peak or shapes are unknown."""
     main_format: str = ""
     """Format of the products with most arithmetic; empty without any."""
     ranks: tuple[tuple[int, Split], ...] = ()
@@ -121,7 +121,7 @@ def profile_run(
 
 
 def _disagreements(facts: RunFacts) -> list[str]:
-    """Where the run with one batch again and again does not bear out what the first run timed."""
+    """Inconsistencies between the run with one repeated batch and the times of the first run."""
     if facts.constant is None:
         return []
     expected_s, found_s = facts.step.wall_s - facts.step.data_s, constant_batch_s(facts.step, facts.constant)
@@ -135,8 +135,8 @@ def _disagreements(facts: RunFacts) -> list[str]:
 
 
 def _fast_steps(steps: Steps) -> Steps:
-    """The faster half, without those during which the machine stalled: on a processor that others use too, the slower ones
-    tell of the others. What is far shorter than the usual step is the torn end of one, and none."""
+    """The faster half, without those during which the machine stalled: on a shared processor the slower ones reflect the
+    others. A window far shorter than the typical step is a truncated one and not counted."""
     lengths = steps.windows[:, 1] - steps.windows[:, 0]
     whole = np.flatnonzero(lengths >= TORN * np.median(lengths))
     faster = whole[lengths[whole].argsort()][: max((len(whole) + 1) // 2, 1)]
@@ -162,7 +162,7 @@ def _profile_of(
     peaks = data.device.peak_flop_per_s or {}
     formats = {p.dtype: p.flop * p.count for p in data.products}
     main = max(formats, key=lambda d: formats[d]) if formats else ""
-    # where the delays of the traced steps are known, none of them is left in the parts
+    # if the delays of the traced steps are known, none of them is left in the parts
     is_clear = data.facts is None or data.on_gpu or data.trace is None or (data.steps is not None and len(data.steps.waited_s))
     return Profile(
         name,
@@ -201,7 +201,7 @@ def _trace_notes(view: RankView) -> list[str]:
 
 
 def _device_of(trace: Trace, target: Target | None) -> tuple[DeviceFacts, Target | None, str]:
-    """What is known of the device that ran; a target of the other kind is none."""
+    """Facts of the device that ran; None for a target of the other kind."""
     host = _processor_facts()
     if not trace.has_device:
         name = target.name if target is not None and not isinstance(target, Accelerator) else ""

@@ -15,24 +15,24 @@ COMPILES = 2.0
 PAUSE = 3.0
 """Times the usual length, from which a step holds a pause of the training. Rule of this project."""
 REGULAR = 0.6
-"""Of the steps, with one and the same number of passes: those with more are no longer episodes. Two of three updates are, where
-every rollout serves three. Rule of this project."""
+"""Share of the steps with the same number of passes above which steps with more are not longer episodes. It is two thirds of
+the updates if every rollout serves three. Rule of this project."""
 LIKE_USUAL = 0.5
-"""Of the usual time for a pass of a model. Rule of this project."""
+"""Tolerance relative to the usual time of a model's pass. Rule of this project."""
 LEAST_PAUSES, LEAST_PAUSE_S = 2, 5e-3
-"""Alike, and of such a length where nothing else tells them from the others, from which they are the loop's own: the scheduler
-and the collector of garbage take a millisecond or two now and then. Rules of this project."""
+"""Minimum number of similar pauses, and their minimum length if nothing else distinguishes them, to attribute them to the
+loop: scheduler and garbage collector take a millisecond or two at times. Rules of this project."""
 ALIKE = 0.2
-"""Of the step, by which two runs may differ. Rule of this project."""
+"""Share of the step by which two runs may differ. Rule of this project."""
 UNSURE = 0.1
-"""Of the time that other programs had, by which what is left of a step is not known: the processor's caches are theirs after it,
-and a virtual machine's own delays are in no statistics. Rule of this project."""
+"""Share of the time used by other programs by which the rest of a step is uncertain: the caches are cold afterwards, and a
+virtual machine's own delays are in no statistics. Rule of this project."""
 _NAMES = tuple(f.name for f in fields(Step))
 
 
 @dataclass(frozen=True, slots=True)
 class Pauses:
-    """What the loop does between updates now and then: it plays an environment, evaluates, starts its loader anew. Medians do not
+    """Occasional work of the loop between updates: it plays an environment, evaluates, restarts its loader. Medians do not
     show it."""
 
     n: int = 0
@@ -41,7 +41,7 @@ class Pauses:
     data_s: float = 0.0
     """The same of waiting for data, as where workers start at every epoch."""
     model_s: float = 0.0
-    """Of ``seconds`` those in passes of models."""
+    """Part of ``seconds`` in passes of models."""
     n_forward: float = 0.0
     """Such passes in a pause, on average."""
     n_batches: float = 0.0
@@ -52,7 +52,7 @@ class Pauses:
 
 @dataclass(frozen=True, slots=True)
 class RunFacts:
-    """Of the steps before notes and trace, which nothing but the watch touched."""
+    """Facts of the steps before notes and trace, modified only by the watch."""
 
     steps: tuple[Step, ...]
     step: Step
@@ -75,10 +75,10 @@ class RunFacts:
     constant: Step | None = None
     """The same with the first batch given again and again."""
     held_back: Mapping[str, float] = field(default_factory=dict[str, float])
-    """Share of the run during which the clocks were held, by reason."""
+    """Share of the run with reduced clocks, by reason."""
     power_w: float | None = None
     trace_wall_s: float | None = None
-    """Of a step while the profiler ran."""
+    """Time of a step while the profiler ran."""
     has_trace: bool = False
     traced: tuple[Step, ...] = ()
     """The steps of the trace, as the watch timed them."""
@@ -87,7 +87,7 @@ class RunFacts:
 
     @property
     def queue_share(self) -> float:
-        """Of the time of all steps: other programs had the processors."""
+        """Share of the time of all steps in which other programs had the processors."""
         wall_s = sum(s.wall_s for s in self.steps)
         return sum(s.queue_s for s in self.steps) / wall_s if wall_s > 0 else 0.0
 
@@ -107,7 +107,7 @@ def median_step(steps: Sequence[Step]) -> Step:
 
 
 def ran_on_gpu(journal: Journal) -> bool:
-    """By the devices that held its tensors; where that was not told, whether the machine has any."""
+    """From the devices of its tensors; without that, whether the machine has a GPU."""
     devices = journal.last("devices")
     return bool(devices["devices"]) if devices else bool(journal.begin.get("cuda"))
 
@@ -152,8 +152,8 @@ def run_facts(journal: Journal) -> RunFacts | None:
 
 
 def _as_alone(step: Step, alone: Step, pauses: Pauses) -> tuple[Step, Pauses]:
-    """``step`` and ``pauses`` with the parts that they have ``alone``: the delays, which come wherever the time is spent, as many
-    in each part as it is long."""
+    """``step`` and ``pauses`` with their parts under ``alone``; delays are distributed over parts in proportion to their
+    length."""
     if alone.wall_s <= 0 or step.wall_s <= alone.wall_s:
         return step, pauses
     longer = step.wall_s / alone.wall_s
@@ -163,7 +163,7 @@ def _as_alone(step: Step, alone: Step, pauses: Pauses) -> tuple[Step, Pauses]:
 
 
 def find_pauses(steps: Sequence[Step], queue_s: float = 0.0) -> Pauses:
-    """What :func:`_paused_steps` take beyond the usual step, which is the median of the others."""
+    """Time of :func:`_paused_steps` beyond the usual step, the median of the others."""
     stops, waits = _paused_steps(steps, queue_s)
     pauses = [steps[at] for at in (*stops, *waits)]
     if not pauses:
@@ -191,12 +191,12 @@ def _without(steps: Sequence[Step], numbers: Sequence[int]) -> Sequence[Step]:
 
 
 def _paused_steps(steps: Sequence[Step], queue_s: float = 0.0) -> tuple[list[int], list[int]]:
-    """Numbers of the steps that hold a pause, and of those that wait for a loader.
+    """Numbers of the steps with a pause, and of those that wait for a loader.
 
-    They are ``PAUSE`` times as long as the usual one and do something the usual one does not: passes of a model or
-    batches beyond the usual, or the same long time in none of the phases again and again, where it is more than can be left of
-    the ``queue_s`` that other programs had of a step (mean). Of rollouts that are so long by their median the short ones, which
-    ended early, are some too. Delays by other programs are left out."""
+    They are ``PAUSE`` times as long as the usual one and differ in content: additional passes of a model or batches, or
+    repeatedly the same long time outside the phases, beyond the uncertainty of ``queue_s`` (the mean delay by other programs).
+    If most steps are such rollouts, short ones that ended early count too. Delays by other programs are excluded.
+    """
     usual = median_step(steps)
     walls = [s.undisturbed_s for s in steps]
     usual_s = statistics.median(walls)
@@ -244,7 +244,7 @@ def _calls(journal: Journal) -> tuple[Mapping[str, Any], ...]:
 
 
 def _with_trace(facts: RunFacts, journal: Journal) -> RunFacts:
-    """With the trace in the journal."""
+    """The same with the trace in the journal."""
     trace = journal.last("trace")
     ticks: list[Tick] = journal.ticks[trace["at_tick"] : trace["at_tick"] + trace["n_ticks"]] if trace else []
     traced = steps_of(ticks)
@@ -264,13 +264,13 @@ def constant_batch_s(step: Step, constant: Step) -> float:
 
 
 def add_constant_batch(facts: RunFacts, journal: Journal) -> RunFacts:
-    """With the steps of a run whose loaders gave one batch only."""
+    """The same with the steps of a run whose loaders returned only one batch."""
     other = run_facts(journal)
     return facts if other is None else replace(facts, constant=other.step)
 
 
 def add_trace(facts: RunFacts, journal: Journal) -> RunFacts:
-    """With the notes and the trace of another run, which had no other steps."""
+    """The same with the notes and the trace of another run, without its steps."""
     notes = journal.last("notes")
     facts = replace(facts, calls=_calls(journal), padding=notes.get("padding", {}), anomaly=bool(notes.get("anomaly")))
     return _with_trace(facts, journal)

@@ -1,5 +1,5 @@
-"""The runs of ``gpuwise profile``: one that is watched and traced, a second for the trace where that one ended too soon, and one
-with a constant batch where the loader may limit it."""
+"""The runs of ``gpuwise profile``: one with watch and trace, a second for the trace if the first ended too soon, and one with
+a constant batch if the loader may be the limit."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ LONGEST_AGAIN_S = 5.0
 """A step for whose trace a script is run again: a processor does some hundred thousand operations in it, and a trace of more is
 read for minutes. Rule of this project."""
 WARM_UP_STEPS = 3
-"""Before the clean ones; more are recognised and left out."""
+"""Steps before the clean ones; further warm-up steps are recognised and excluded."""
 CLEAN_S = 30.0
-"""Of steps so long that fewer have to do."""
+"""Seconds of long steps after which fewer are enough."""
 SEEN_S = 2.0
-"""Of steady steps that are seen before the script is stopped: short ones have their pauses between many."""
+"""Seconds of steady steps to observe before the script is stopped: short steps have their pauses between many."""
 WAITS = 0.1
 """Share of the step in loaders from which the constant batch is tried."""
 SECOND_RUN_S = 300.0
@@ -54,7 +54,7 @@ class ScriptError(GpuwiseError):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What to run, for how long."""
+    """Script to run, and for how long."""
 
     script: str
     arguments: Sequence[str] = ()
@@ -64,7 +64,7 @@ class Request:
     whole: bool = False
     """Until the script's own end, not only until enough was seen."""
     seen_s: float = SEEN_S
-    """Of steady steps before it is stopped, beside those that are traced."""
+    """Seconds of steady steps before it is stopped, beside the traced ones."""
     check_data: bool = True
     """Run again with one batch where much time goes into waiting for data."""
 
@@ -188,7 +188,7 @@ def _profile_members(
 def _metered_run(
     settings: Settings, folder: Path, zygote: Zygote | None, output: Path | None, python: str
 ) -> tuple[dict[str, Any], tuple[str, ...], Outcome]:
-    """The run, with what cards said of it, and their names."""
+    """The run, with the readings of cards, and their names."""
     from gpuwise.machine import measure
 
     with measure() as meter:
@@ -201,11 +201,11 @@ def _metered_run(
 def _traced_again(
     facts: RunFacts, settings: Settings, first: Outcome, folder: Path, zygote: Zygote | None, python: str
 ) -> tuple[RunFacts, Path | None, tuple[str, ...]]:
-    """The facts of a script that ended before its trace began, with the notes and the trace of a second run, of its last steps:
-    how many there are is known now. That run leaves no files. As it was where that run gives no trace."""
+    """The facts of a script that ended before its trace began, with the notes and the trace of a second run, of its last
+    steps: their number is now known. That run leaves no files. Unchanged if that run gives no trace."""
     second = folder / "traced"
     trace, n_ticks = second / "trace.json.gz", len(first.journal.ticks)
-    # until its modules are known, the watch stands in the place of torch's own call of a module, which a trace looks for
+    # until its modules are known, the watch replaces torch's own call of a module, which a trace looks for
     n_traced = min(TRACED_STEPS, n_ticks - FIRST_TRACED)
     if n_traced <= 0 or settings.profiling is None or facts.step.undisturbed_s > LONGEST_AGAIN_S:
         return facts, None, ()

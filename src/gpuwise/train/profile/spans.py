@@ -13,7 +13,7 @@ NO_SPANS: Floats = np.zeros((0, 2))
 
 
 def spans(start_s: ArrayLike, end_s: ArrayLike) -> Floats:
-    """The intervals ``[n, 2]``, sorted and merged; those without length are left out."""
+    """The intervals ``[n, 2]``, sorted and merged, without empty ones."""
     start, end = np.asarray(start_s, np.float64), np.asarray(end_s, np.float64)
     keep = end > start
     if not keep.any():
@@ -62,7 +62,7 @@ def length(a: Floats) -> float:
 
 
 def inside(at_s: Floats, a: Floats) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    """Whether each moment of ``at_s`` (s, ``[n]``) lies in one of the intervals; ``[n]`` of bool."""
+    """Whether each moment of ``at_s`` (s, ``[n]``) is in one of the intervals; ``[n]`` of bool."""
     if not len(a):
         return np.zeros(len(at_s), dtype=bool)
     row = np.searchsorted(a[:, 0], at_s, side="right") - 1

@@ -1,12 +1,12 @@
 """A step's time split into parts that add up to it.
 
-Every moment of the step belongs to the first of these that it lies in. On a GPU: its computing by family of operation,
-communication that no computing hides, copies that nothing hides; then, with the device idle, what the host was in: loaders,
-saving and logging, the allocator, a call that waits for the device (until the next work reaches it), launching (``host gaps``),
-and its own Python (``other``). What a watched loop does now and then between two updates is ``between updates``. On a processor
-the operations are the device's work: loaders (what they write to their workers is theirs), saving and logging, communication,
-the optimizer, operations by family; between operations, gaps as short as an interpreter makes them (``host gaps``), and
-longer ones (``other``). Before all others on either: moves of an environment, where every update has them (``between updates``).
+Every moment of the step belongs to the first matching part. On a GPU: compute by family of operation, exposed communication,
+exposed copies; then, with the device idle, the host's activity: loaders, saving and logging, the allocator, a call that waits
+for the device (until the next work reaches it), launching (``host gaps``), and its own Python (``other``). Occasional work of
+a watched loop between two updates is ``between updates``. On a processor the operations are the device's work: loaders
+(including writes to their workers), saving and logging, communication, the optimizer, operations by family; between
+operations, gaps as short as an interpreter makes them (``host gaps``), and longer ones (``other``). First of all on either:
+moves of an environment, if every update has them (``between updates``).
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ DATA, COPIES, OPTIMIZER, HOST_GAPS, SYNC = "data wait", "copies", "optimizer", "
 SAVE, ALLOCATOR, OTHER, PAUSES = "save and log", "allocator", "other", "between updates"
 PARTS = (DATA, COPIES, "compute", COMMUNICATION, OPTIMIZER, HOST_GAPS, SYNC, SAVE, ALLOCATOR, OTHER, PAUSES)
 SHORT_GAP_S = 200e-6
-"""Between two operations on a processor: what PyTorch's dispatch and the interpreter take, beside what the profiler takes to
-record them where that is known. Rule of this project."""
+"""Longest gap between two operations on a processor from PyTorch's dispatch and the interpreter, beside the profiler's
+recording time if known. Rule of this project."""
 RECORDED = ("cpu_op", "python_function", "user_annotation")
 """Events of the host that the profiler takes time for."""
 
@@ -55,9 +55,9 @@ class Split:
     parts: Mapping[str, float]
     """Every name of ``PARTS``; they add up to ``wall_s``."""
     families: Mapping[str, float]
-    """Of ``compute``, largest first; they add up to it."""
+    """Parts of ``compute``, largest first; the sum equals it."""
     busy_s: float
-    """The device works, on whatever."""
+    """Seconds in which the device works on anything."""
     layers: tuple[tuple[str, Floats], ...] = field(repr=False, default=())
     """(part or family, disjoint stretches): what was split, on the trace's clock."""
 
@@ -138,17 +138,17 @@ def closures(trace: Trace) -> Floats:
 
 
 def played_of(trace: Trace, steps: Steps) -> tuple[Floats, Floats, float | None]:
-    """Of what is played before every update: intervals ``[n, 2]`` of its turns, and all from the first to the last of them. The
-    turns are moves of an environment (None), or passes of the model that sample: the share of them that does not grow with
-    their rows."""
+    """Environment work before every update: intervals ``[n, 2]`` of its turns, and the spans from the first to the last of
+    them. Turns are moves of an environment (None), or sampling passes of the model, with the share of them that does not grow
+    with their rows."""
     calls, whole = moves_of(trace, steps)
     return (calls, whole, None) if len(calls) else sampling(trace, steps, _ranges(trace, OPTIMIZER))
 
 
 def moves_of(trace: Trace, steps: Steps) -> tuple[Floats, Floats]:
     """Intervals ``[n, 2]`` of the moves of an environment (calls of ``step`` outside of PyTorch and of modules, with no
-    optimizer's in them), and of all from the first to the last move before each update, with passes of a model between them;
-    none of either where one of the steps has fewer than ``MOVES``. The names of Python's functions tell of them."""
+    optimizer's in them), and of the spans from the first to the last move before each update, including passes of a model
+    between them; both empty if one of the steps has fewer than ``MOVES``. Identified by the names of Python functions."""
     functions = trace.in_categories(("python_function",)) & (trace.lane == steps.lane)
     rows = functions & trace.named(lambda n: n.endswith("): step") and "torch/" not in n)
     if not rows.any():
@@ -168,7 +168,7 @@ def moves_of(trace: Trace, steps: Steps) -> tuple[Floats, Floats]:
 
 
 def _begun(calls: Floats, at_s: Floats) -> Ints:
-    """How many of the intervals ``[n, 2]`` have begun at each moment."""
+    """Number of the intervals ``[n, 2]`` that have begun at each moment."""
     return np.searchsorted(calls[:, 0], at_s)
 
 
@@ -191,7 +191,7 @@ def _cpu_layers(trace: Trace, steps: Steps) -> list[tuple[str, str, Floats]]:
         (OPTIMIZER, "", _ranges(trace, OPTIMIZER)),
     ]
     layers += [("compute", name, stretches) for name, stretches in _by_family(ops).items() if name != COMMUNICATION]
-    # another thread's operations, where the training thread waits for them
+    # another thread's operations, if the training thread waits for them
     others = trace.in_categories(OP_CATEGORIES) & (trace.lane != steps.lane)
     sent = others & trace.named(lambda n: family("op", n) == COMMUNICATION)
     layers.append((COMMUNICATION, "", spans(trace.start_s[sent], trace.end_s[sent])))
@@ -266,10 +266,10 @@ def _passes(trace: Trace, lane: int) -> Floats:
 
 
 def stalls(trace: Trace, steps: Steps) -> tuple[Floats, Steps]:
-    """Stretches in which a processor's thread stood still as other programs had it: single operations far longer than the usual
-    one of their name and shapes, and gaps far longer than the same gap of another step, the longest first, for no longer than
-    what was waited in their step; but where that is ``CROWD`` of it, all of them, as such a machine has delays that are counted
-    nowhere (pages read anew, another machine's turns). With the steps that have what is left of it."""
+    """Stretches in which a processor's thread was stalled by other programs: single operations far longer than usual for their
+    name and shapes, and gaps far longer than the same gap of another step, longest first, up to the waiting time of their
+    step. If that is ``CROWD`` of the step, all of them, as such a machine has uncounted delays (page faults, another virtual
+    machine's turns). Returned with the remaining steps."""
     if trace.has_device or not steps.waited_s.any():
         return NO_SPANS, steps
     ops = operations(trace, steps.lane, float(steps.windows[0, 0]), float(steps.windows[-1, 1]))
@@ -375,7 +375,7 @@ def _alike(trace: Trace, ops: Operations, long: Ints) -> list[Ints]:
 
 
 def undisturbed(traced: Split, steps: Steps, trace: Trace) -> Split:
-    """The split of a processor's traced steps without what other programs took of the gaps; as it is where that is not known."""
+    """The split of a processor's traced steps without the gaps caused by other programs; unchanged if those are unknown."""
     if traced.device != "cpu" or not len(steps.waited_s):
         return traced
     # what came elsewhere in one step is made up for by the others

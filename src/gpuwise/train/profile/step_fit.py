@@ -1,7 +1,7 @@
 """The split of a trace scaled to the length of a step without the profiler.
 
-The profiler makes the host slower, not the device. What it added is taken from the parts of the host by the number of events
-recorded in each, and what the watch timed without it (on a processor: loaders, optimizer, saving) stands as it was timed.
+The profiler makes the host slower, not the device. The added time is subtracted from the host's parts by the number of events
+recorded in each; parts timed by the watch without it (on a processor: loaders, optimizer, saving) keep those times.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from gpuwise.train.ticks import Step
 JUST_BEFORE_S = 1e-9
 """The resolution of a trace."""
 LEAST_LEFT = 0.1
-"""Of a part, whatever the number of events in it: the cost of an event differs. Rule of this project."""
+"""Minimum remaining share of a part, for any number of events: the cost of an event differs. Rule of this project."""
 
 
 def fit_to(
@@ -30,7 +30,7 @@ def fit_to(
     ``step.wall_s``: both with or both without what other programs took."""
     parts, families = dict(split.parts), dict(split.families)
     if pauses_s:
-        # the watch timed them, in steps that the usual one is none of
+        # timed by the watch, in steps that exclude the usual one
         parts[PAUSES] = 0.0
     for name, seconds in _recording_s(split, trace, max(split.wall_s - (clean_s or step.wall_s), 0.0)).items():
         own = families if name in families else parts
@@ -91,8 +91,8 @@ def of_phases(step: Step, device: str = "cpu", pauses_s: float = 0.0) -> Split:
 
 
 def _recording_s(split: Split, trace: Trace, excess_s: float) -> dict[str, float]:
-    """Of ``excess_s``, what the profiler took in each part of the host, by the events that it recorded there: before an event
-    begins, in what is around it."""
+    """Profiler time in each part of the host out of ``excess_s``, by the events recorded there: before an event begins, in the
+    part around it."""
     recorded = trace.in_categories(RECORDED)
     starts = trace.start_s[recorded] - JUST_BEFORE_S
     host = (HOST_GAPS, OTHER, PAUSES, "sync points", "allocator", DATA, SAVE)

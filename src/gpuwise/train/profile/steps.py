@@ -26,12 +26,13 @@ class Steps:
     lane: int
     """The thread that trains."""
     waited_s: Floats = field(default_factory=lambda: np.zeros(0), repr=False)
-    """Of each window: other programs had the processors. Empty where that is not known."""
+    """Waiting seconds of each window, while other programs had the processors. Empty if unknown."""
     bare_s: Floats = field(default_factory=lambda: np.zeros(0), repr=False)
-    """Of each window: the loop's own in no pass, loader, optimizer or file, without other programs. Empty where not known."""
+    """The loop's own seconds of each window outside passes, loader, optimizer and files, without other programs. Empty if
+    unknown."""
     device: Floats = field(default_factory=lambda: np.zeros((0, 2)), repr=False)
-    """The same steps as a device does them, [n, 2]: each ends with the last work that was issued before the window's end. A host
-    that waits for nothing is ahead of it by as much as its queue holds. Empty without a device."""
+    """The same steps on the device, [n, 2]: each ends with the last work issued before the window's end. A host that never
+    waits is ahead by the whole launch queue. Empty without a device."""
 
     @property
     def n(self) -> int:
@@ -62,8 +63,8 @@ def chosen(steps: Steps, at: Sequence[int]) -> Steps:
 
 
 def with_delays(steps: Steps, timed: Sequence[Step]) -> Steps:
-    """With this thread's delays that the watch timed in the same steps; without, where those are not as many. The first range
-    that was written into a trace began after the tick before it, and is left out where all the others were timed."""
+    """The same with this thread's delays that the watch timed in the same steps; without, if their numbers differ. The first
+    range in a trace begins after the tick before it, and is dropped if all the others were timed."""
     if steps.by == PROFILER_STEPS and timed and steps.n == len(timed) + 1:
         steps = chosen(steps, range(1, steps.n))
     if len(timed) != steps.n:
@@ -82,10 +83,10 @@ def without_tail(steps: Steps, trace: Trace, timed: Sequence[Step]) -> Steps:
 
 
 def find_steps(trace: Trace, optimizers: Sequence[int] = ()) -> Steps:
-    """By ``ProfilerStep#`` ranges where there are any, else from one optimizer step's end to the next. ``optimizers`` are the
-    numbers of those that stepped, in order, where a watch has told: two of one class bear the same name in a trace.
+    """Steps from ``ProfilerStep#`` ranges if there are any, else from one optimizer step's end to the next. ``optimizers`` are
+    the numbers of those that stepped, in order, if a watch reported them: two of one class have the same name in a trace.
 
-    The first window of optimizer steps is left out, as the trace begins somewhere inside it.
+    The first window of optimizer steps is dropped, as the trace begins inside it.
     """
     steps = _marked(trace, optimizers)
     return replace(steps, device=_on_device(trace, steps.windows)) if trace.has_device else steps

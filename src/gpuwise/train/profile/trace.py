@@ -1,7 +1,7 @@
-"""A profiler's trace as columns: one row an event, names and lanes held once.
+"""A profiler's trace as columns: one row per event, names and lanes stored once.
 
-A trace of a gigabyte has four million events; as Python objects they would take ten times the file, as these columns a quarter
-of it.
+A trace of a gigabyte has four million events; as Python objects they would take ten times the file, as columns a quarter of
+it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Ints = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 
 DEVICE_CATEGORIES = ("kernel", "gpu_memcpy", "gpu_memset")
-"""What Kineto calls work on a GPU (libkineto, ``ActivityType.cpp``)."""
+"""Kineto's categories of GPU work (libkineto, ``ActivityType.cpp``)."""
 RUNTIME_CATEGORIES = ("cuda_runtime", "cuda_driver", "hip_runtime", "xpu_runtime")
 NONE = -1
 """In a column of whole numbers: the event does not say."""
@@ -33,21 +33,21 @@ class Lane(NamedTuple):
 
 
 class Detail(NamedTuple):
-    """What was recorded of an event's inputs."""
+    """Recorded inputs of an event."""
 
     shapes: tuple[tuple[int, ...], ...] = ()
-    """Of each input; empty for what is no tensor."""
+    """Shape of each input; empty for non-tensors."""
     dtypes: tuple[str, ...] = ()
-    """As PyTorch's C++ names them: ``float``, ``c10::BFloat16``."""
+    """PyTorch's C++ names: ``float``, ``c10::BFloat16``."""
     collective: str = ""
     elements: int = NONE
     """Sent by a collective."""
     group: int = NONE
     """Ranks that take part."""
     given: tuple[str, ...] = ()
-    """Inputs that are no tensors, as text; of convolutions and attention only."""
+    """Inputs that are not tensors, as text; only for convolutions and attention."""
     strides: tuple[tuple[int, ...], ...] = ()
-    """Elements, of each input; of convolutions and attention only."""
+    """Strides of each input, in elements; only for convolutions and attention."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,7 +55,7 @@ class Trace:
     """Events sorted by start; seconds since the first."""
 
     source: str
-    """Where it was read, for messages."""
+    """Path of the trace, for messages."""
     names: Sequence[str]
     categories: Sequence[str]
     lanes: Sequence[Lane]
@@ -75,10 +75,10 @@ class Trace:
     n_bytes: Ints
     """Moved by a copy."""
     sequence: Ints
-    """Of an operation, joining forward and backward; ``NONE`` where no gradient is recorded."""
+    """Sequence number of an operation, joining forward and backward; ``NONE`` without a recorded gradient."""
     detail: NDArray[np.int32]
     metadata: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """What the file says beside its events."""
+    """Metadata of the file beside its events."""
     began_s: float = 0.0
     """The first event on the file's own clock, seconds."""
 
@@ -124,7 +124,7 @@ class Trace:
 
     @property
     def properties(self) -> Mapping[str, Any]:
-        """Of the GPU that did most of the work, as the driver told the profiler; empty without one."""
+        """Properties of the GPU that did most of the work, from the profiler; empty without one."""
         devices = self.metadata.get("deviceProperties")
         if not isinstance(devices, list) or not devices or not self.has_device:
             return {}
@@ -145,7 +145,7 @@ class Trace:
         return self.names[int(self.name[row])]
 
     def inputs(self, row: int) -> Detail:
-        """What was recorded of one event's inputs."""
+        """Recorded inputs of one event."""
         return self.details[int(self.detail[row])]
 
 
@@ -156,7 +156,7 @@ def launched_s(trace: Trace, kernels: Ints) -> Floats:
 
 
 def rows_of(among: Flags, numbers: Ints, wanted: Ints) -> Ints:
-    """Row among those marked that bears each wanted number; ``NONE`` where there is none."""
+    """Row among those marked with each wanted number; ``NONE`` without one."""
     rows = np.flatnonzero(among & (numbers != NONE))
     out = np.full(len(wanted), NONE, np.int64)
     if not len(rows):

@@ -1,8 +1,8 @@
 """Operations of a trace beside its matrix products, as the op table has them, so that the same model times both.
 
 Convolutions, attention, normalisation, softmax, elementwise kernels and copies. A trace has an operation's inputs; its outputs
-follow from them: the places of a convolution from its stride and padding, all else has the shape of its inputs broadcast. Of
-operations inside one another the outermost that is known here counts.
+follow from them: the positions of a convolution from its stride and padding, otherwise the broadcast shape of its inputs. For
+nested operations the outermost known one counts.
 """
 
 from __future__ import annotations
@@ -203,7 +203,7 @@ def _trace_op(name: str, detail: Detail) -> TraceOp | None:
 
 
 def signature_of(name: str, detail: Detail) -> Signature | None:
-    """The op table's signature of an operation; None for one that is not :data:`KNOWN_OPS`, or whose inputs were not recorded."""
+    """The op table's signature of an operation; None if it is not one of :data:`KNOWN_OPS`, or its inputs were not recorded."""
     tensors = list(_tensors(detail))
     if not tensors or name not in KNOWN_OPS:
         return None

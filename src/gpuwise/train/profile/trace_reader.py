@@ -21,7 +21,7 @@ from gpuwise.units import MEGA, MICRO
 BLOCK = 1 << 22
 """Bytes read at a time."""
 MOST_UNREADABLE = 0.01
-"""Of the events of a block, or one of them, that are left out. Rule of this project."""
+"""Maximum share of a block's events, or one event, that may be skipped as unreadable. Rule of this project."""
 _RECORD = "record it with torch.profiler.profile(...).export_chrome_trace('trace.json'), or with `gpuwise profile`"
 _Raw = msgspec.Raw
 
@@ -58,7 +58,7 @@ class _Event(msgspec.Struct, gc=False):
 
 
 MOST_BYTES = 64 * GIB
-"""Of a trace, which is read a block at a time."""
+"""Maximum bytes of a trace, which is read a block at a time."""
 _EVENTS = msgspec.json.Decoder(list[_Event])
 _SHAPES = msgspec.json.Decoder(list[Any])
 
@@ -107,7 +107,7 @@ def _object(value: object) -> dict[str, Any]:
 
 
 def _metadata(head: bytes, tail: bytes) -> dict[str, Any]:
-    """What stands around the events; nothing where it cannot be read, as nothing is computed from it alone."""
+    """Metadata around the events; empty if unreadable, as no result depends on it alone."""
     body = head.strip().rstrip(b",") + b"," + tail.strip().lstrip(b",") if head.strip() not in (b"", b"{") else None
     text = body if body is not None else b"{" + tail.strip().lstrip(b",")
     text = text.rstrip()
@@ -250,7 +250,7 @@ class _Columns:
         return number
 
     def trace(self, metadata: dict[str, Any]) -> Trace:
-        """All of it, sorted by start, the longer first of those that begin together."""
+        """All events, sorted by start, the longer first among those that begin together."""
         c = {
             name: np.frombuffer(column, dtype=column.typecode) if len(column) else np.zeros(0, column.typecode)
             for name, column in self._columns.items()
@@ -283,7 +283,7 @@ class _Columns:
 
 
 def _more(name: str, args: _Args) -> tuple[bytes, bytes]:
-    """What else is kept of an operation whose work depends on more than its inputs' sizes."""
+    """Further details stored for an operation whose work depends on more than its inputs' sizes."""
     return (bytes(args.given), bytes(args.strides)) if "convolution" in name or "attention" in name else (b"", b"")
 
 

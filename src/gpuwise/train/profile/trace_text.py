@@ -26,9 +26,9 @@ class NoEventsError(ValueError):
 
 
 class EventText:
-    """Takes blocks of the file in order and gives runs of whole events, each to be put between brackets.
+    """Takes blocks of the file in order and returns runs of whole events, each to be put in brackets.
 
-    ``head`` and ``tail`` are what stands around the list, ``ended`` whether its end was seen.
+    ``head`` and ``tail`` are the text around the list, ``ended`` whether its end was seen.
     """
 
     def __init__(self) -> None:
@@ -59,14 +59,14 @@ class EventText:
         yield from self._count()
 
     def finish(self) -> Iterator[bytes]:
-        """What is left at the end of the file. Raises NoEventsError where no list ever began."""
+        """The rest at the end of the file. Raises NoEventsError if no list ever began."""
         if not self._inside:
             raise NoEventsError
         if not self.ended:
             yield from self._count()
 
     def recut(self, run: bytes) -> Iterator[bytes]:
-        """Single events of a run that is no list of events: its own end of the list may stand in it."""
+        """Single events of a run that is not a valid list: it may contain the end of the list."""
         again = EventText()
         again._inside = True
         again._buffer += run
@@ -97,7 +97,7 @@ class EventText:
         return True
 
     def _count(self) -> Iterator[bytes]:
-        """The whole events found by counting, as one run."""
+        """The whole events located by counting, as one run."""
         for _ in self._events():
             pass
         end, self._whole = self._whole, 0
@@ -122,11 +122,11 @@ class EventText:
             yield bytes(self._buffer[before:])
 
     def _events(self) -> Iterator[int]:
-        """Where each whole event ends."""
+        """End position of each whole event."""
         for token in _TOKEN.finditer(self._buffer, self._at):
             kind = token[0]
             if kind == b'"':
-                # the string goes on in the next block
+                # the string continues in the next block
                 self._at = token.start()
                 return
             if kind in (b"{", b"["):

@@ -19,7 +19,7 @@ NAMED, STILL_NAMED = 0.12, 0.08
 """Share of the step that a waste has to cost to be the verdict; and to stay it, where it was at the last run. Rules of this
 project: steps of a healthy loop differ by a few per cent from run to run."""
 NAMED_IN_CROWD = 0.15
-"""The same where other programs had the processors for more than ``CROWDED`` of the run: three classifiers of digits that wait
+"""The same if other programs used the processors for more than ``CROWDED`` of the run: three classifiers of digits that wait
 for data in 6 to 9 % of their steps on an idle machine did in 11 to 12.5 % there (records of 23 and 25 November 2026)."""
 BUSY = 0.8
 """Share of the step in which the device works, from which nothing is called wasted. Rule of this project."""
@@ -27,10 +27,10 @@ TOGETHER = 0.25
 """Share of the step that several wastes, none of which is named alone, save together: the step is not healthy. Rule of this
 project: those of healthy foreign scripts add up to 14 % at most (record of 27 November 2026)."""
 CROWDED = 0.3
-"""Share of the step in gaps by other programs, from which nothing can be said of the rest; and of a run in which they had the
-processors, from which it is a crowd. Rule of this project."""
+"""Share of the step in gaps by other programs above which the rest cannot be judged; and share of a run with busy processors
+that counts as crowded. Rule of this project."""
 MOSTLY = 0.5
-"""Share of the step between updates, from which that is the verdict, whatever else would be saved. Rule of this project."""
+"""Share of the step between updates above which that is the verdict, regardless of other savings. Rule of this project."""
 MOST_REMEMBERED = 200
 """Scripts that are remembered; the oldest is forgotten first."""
 HEALTHY, SPREAD = "healthy", "no single waste"
@@ -56,10 +56,11 @@ def decide(
     traced: bool = True,
     queue_share: float = 0.0,
 ) -> Verdict:
-    """The verdict: the largest finding that matters; of two within a small margin, the one that was named ``before``.
+    """The verdict: the largest relevant finding; of two within a small margin, the one named ``before``.
 
-    ``elsewhere_s`` of a step other programs had the processor: that time is no waste of the script's. Without
-    a trace (``traced`` False) only the phases are known, and no step is called healthy. ``queue_share`` is that of the whole run.
+    For ``elsewhere_s`` of a step other programs had the processor: that time is not counted as the script's waste. Without a
+    trace (``traced`` False) only the phases are known, and no step is reported as healthy. ``queue_share`` is that of the
+    whole run.
     """
     wall, named = split.wall_s, NAMED_IN_CROWD if queue_share > CROWDED else NAMED
     own = max(1.0 - elsewhere_s / wall, 0.0) if wall > 0 else 1.0
@@ -147,7 +148,7 @@ def _load() -> dict[str, str]:
 
 
 def verdict_before(script: str, arguments: tuple[str, ...]) -> str | None:
-    """Kind of the last verdict on this script with these arguments; None where there is none."""
+    """Kind of the last verdict on this script with these arguments; None without one."""
     return _load().get(_key(script, arguments))
 
 

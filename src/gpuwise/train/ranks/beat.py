@@ -16,22 +16,22 @@ _ROOM = 64
 
 
 class Beat:
-    """Written by the rank itself as it goes from one thing to the next, so that it stands still where the rank does."""
+    """Heartbeat written by the rank itself at each change of activity, so it stops when the rank does."""
 
     def __init__(self, folder: Path, rank: int) -> None:
         self._file = os.open(folder / f"beat-{rank}", os.O_WRONLY | os.O_CREAT, 0o644)
         self._stack = (folder / f"stack-{rank}.txt").open("w")
         if hasattr(signal, "SIGUSR2"):
-            # asked for the line where it stands
+            # request for the current line
             faulthandler.register(signal.SIGUSR2, file=self._stack, all_threads=False)
 
     def at(self, step: int, part: int, phase: str) -> None:
-        """Say where this rank is, with the time: a launcher that hears nothing new takes it for stuck."""
+        """Record the rank's activity, with the time: without news a launcher treats the rank as stuck."""
         text = f"{step} {part} {phase} {time.time():.3f}"
         os.pwrite(self._file, text.ljust(_ROOM).encode(), 0)
 
     def close(self) -> None:
-        """Stop listening for the signal that asks for the stack."""
+        """Stop listening for the signal that requests the stack."""
         if hasattr(signal, "SIGUSR2"):
             faulthandler.unregister(signal.SIGUSR2)
         self._stack.close()
@@ -40,7 +40,7 @@ class Beat:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a rank is, and since when."""
+    """Activity of a rank, and its start."""
 
     rank: int
     step: int
@@ -57,7 +57,7 @@ class Place:
 
 
 def places(folder: Path, n_ranks: int) -> list[Place]:
-    """Of the ranks that have begun."""
+    """Activities of the ranks that have begun."""
     found: list[Place] = []
     for rank in range(n_ranks):
         try:
@@ -69,8 +69,8 @@ def places(folder: Path, n_ranks: int) -> list[Place]:
 
 
 def silent(now: Sequence[Place], n_ranks: int, still_s: float, at_s: float) -> list[Place] | None:
-    """The ranks that all others wait for, once nobody has moved for ``still_s``; None while somebody does. Where all stand at the
-    same point, nobody is behind: empty."""
+    """The straggling ranks that all others wait for, once no rank has progressed for ``still_s``; None while one does. If all
+    are at the same point, no rank is behind: empty."""
     if len(now) < n_ranks or any(at_s - p.at_s < still_s for p in now):
         return None
     last = min(p.order for p in now)

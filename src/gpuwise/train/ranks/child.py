@@ -35,7 +35,7 @@ def main(arguments: list[str]) -> int:
     dist.init_process_group("cpu:gloo,cuda:nccl" if device_type == "cuda" else "gloo")
     code = train(settings, rank, device_type)
     if code and not settings.whole:
-        # the group would wait for exchanges with a rank that may be gone, and torchrun for this one before it starts all again
+        # closing the group would wait for exchanges with a rank that may have exited, and torchrun for this one before a restart
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
@@ -44,7 +44,7 @@ def main(arguments: list[str]) -> int:
 
 
 def open_device() -> str:
-    """This rank's GPU made the current one; the processor where there is none."""
+    """Make this rank's GPU the current one; the processor without a GPU."""
     import torch
 
     if not torch.cuda.is_available():
@@ -54,7 +54,7 @@ def open_device() -> str:
 
 
 def train(settings: RankSettings, rank: int, device_type: str) -> int:
-    """Of a rank whose process group is open."""
+    """Train on a rank whose process group is open."""
     from gpuwise.train.ranks.beat import Beat
 
     out = Path(settings.out)
@@ -142,7 +142,7 @@ def refuse(out: Path, error: GpuwiseError) -> None:
         if not (out / REFUSED).exists():
             partial.replace(out / REFUSED)
     except OSError:
-        # a full disk: the empty file says that there is something to say
+        # a full disk: the empty file shows that there was an error
         told = False
         with suppress(OSError):
             (out / REFUSED).touch()

@@ -16,7 +16,7 @@ from gpuwise.train.ranks.meter import Meter
 WARM_STEPS = 2
 """Before PowerSGD compresses (the least that its error feedback takes, PyTorch 2.7 to 2.13)."""
 LARGEST = 2.0**15
-"""Of a sum in fp16, which holds 65,504."""
+"""Largest sum in fp16 (maximum 65,504)."""
 
 
 def compression(layout: Layout, group: Any, meter: Meter) -> tuple[Any, Callable[..., Any]]:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 SIZES = (1 << 14, 1 << 20)
 BETWEEN = 1 << 17
-"""Bytes: the payloads that a line is drawn through, and one that it is checked on."""
+"""Payload bytes through which a line is drawn, and one at which it is checked."""
 REPEATS = 5
 OPS = {"all-reduce": "all_reduce", "all-gather": "all_gather", "reduce-scatter": "reduce_scatter", "all-to-all": "all_to_all"}
 """Kinds of the meter, and operations of :mod:`gpuwise.predict.comm.collectives`."""
@@ -29,8 +29,8 @@ Line = tuple[float, float]
 
 
 def measure(kinds: Sequence[str], groups: Mapping[str, Any], device: torch.device) -> list[dict[str, Any]]:
-    """Least seconds of each kind and payload over its group, on the slowest rank: whatever else the machine does only adds.
-    Every rank of all groups calls it."""
+    """Minimum seconds of each kind and payload over its group, on the slowest rank: other activity can only add time. Called
+    by every rank of all groups."""
     found: list[dict[str, Any]] = []
     for kind in kinds:
         group = groups[kind]
@@ -84,7 +84,7 @@ def _slowest(seconds: float) -> float:
 
 
 def lines_of(measured: Sequence[Mapping[str, Any]]) -> dict[str, Line]:
-    """By kind, through the smallest and the largest payload; a larger one never takes less."""
+    """Lines by kind, through the smallest and the largest payload, never decreasing."""
     lines: dict[str, Line] = {}
     for kind in dict.fromkeys(m["kind"] for m in measured):
         (small, a), (large, b) = ((m["bytes"], m["seconds"]) for m in measured if m["kind"] == kind and m["bytes"] in SIZES)
@@ -94,12 +94,12 @@ def lines_of(measured: Sequence[Mapping[str, Any]]) -> dict[str, Line]:
 
 
 def seconds_of(counts: Mapping[str, Sequence[int]], lines: Mapping[str, Line]) -> dict[str, float]:
-    """Of the collectives of a step, by kind; kinds without a line are left out."""
+    """Seconds of the collectives of a step, by kind; kinds without a line are omitted."""
     return {k: n * lines[k][0] + size * lines[k][1] for k, (n, size) in counts.items() if k in lines}
 
 
 def check(measured: Sequence[Mapping[str, Any]], lines: Mapping[str, Line]) -> dict[str, float]:
-    """By kind: predicted over measured, minus 1, on the payload that no line was drawn through."""
+    """By kind: predicted over measured, minus 1, at the payload not used for the line."""
     return {
         m["kind"]: seconds_of({m["kind"]: (1, m["bytes"])}, lines)[m["kind"]] / m["seconds"] - 1.0
         for m in measured
@@ -136,8 +136,8 @@ READINGS = ("energy_j", "sm_clock_hz", "held_by")
 
 
 class RankDevice:
-    """What this rank's GPU says of itself, by its driver; on processors the energy of the whole machine (RAPL), which its first
-    rank tells for all."""
+    """Driver readings of this rank's GPU; on processors the energy of the whole machine (RAPL), reported by its first rank for
+    all."""
 
     def __init__(self, device: torch.device) -> None:
         self._card: Any = None

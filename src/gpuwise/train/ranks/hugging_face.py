@@ -15,14 +15,14 @@ from gpuwise.workload.capture.packages import transformers
 
 PREFIX = "hf:"
 KEYWORDS = {"data": "", "seq_len": "512", "lr": "3e-4"}
-"""What --set may give, with what is usual; ``data`` has to be given."""
+"""Keys of --set, with defaults; ``data`` is required."""
 MOST_DATA, MOST_TEXT = 1024 * GIB, 8 * GIB
-"""Of tokens, which are not read at once, and of text, which is."""
+"""Maximum bytes of tokens, which are memory-mapped, and of text, which is read."""
 FORM = "--set data=corpus.txt (text), or tokens.npy (numbers of tokens); --set seq_len=512, --set lr=3e-4"
 
 
 class Rows(torch.utils.data.Dataset[torch.Tensor]):
-    """Rows of ``seq_len`` tokens, one after the other; what does not fill a row at the end is left out."""
+    """Rows of ``seq_len`` tokens, one after the other; an incomplete last row is dropped."""
 
     def __init__(self, tokens: Any, seq_len: int) -> None:
         self._tokens, self._seq_len = tokens, seq_len
@@ -36,7 +36,7 @@ class Rows(torch.utils.data.Dataset[torch.Tensor]):
 
 
 def values_of(settings: list[str]) -> dict[str, str]:
-    """What --set says. Raises InputError for what is not among :data:`KEYWORDS`, and where there are no data."""
+    """Values of --set. Raises InputError for a key outside :data:`KEYWORDS`, and without data."""
     found = dict(KEYWORDS)
     for text in settings:
         name, equals, value = text.partition("=")

@@ -35,9 +35,9 @@ from gpuwise.train.ranks.straggler import Straggler, straggler, usual_counts
 from gpuwise.units import format_bytes
 
 REFUSED = "refused.json"
-"""What a rank found wrong with the training itself: nobody starts it again."""
+"""Exit code of a rank that rejects the training itself: it is not restarted."""
 WATCHED = "GPUWISE_RANKS_WATCHED"
-"""Set for ranks whose refusals somebody reads and prints."""
+"""Set for ranks whose refusals are read and printed by the launcher."""
 LOST = (
     "Connection closed by peer",
     "Connection reset by peer",
@@ -55,18 +55,18 @@ Event = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """Of time, by one death: from the last step before it until the training was as far again."""
+    """Time lost by one failure: from the last step before it until the training was at that step again."""
 
     steps: int
-    """That were made twice."""
+    """Repeated steps."""
     lost_s: float
     down_s: float
-    """Of it until the first step was begun again."""
+    """Downtime until the first step began again."""
 
 
 @dataclass(slots=True)
 class RankJournal:
-    """What one rank has written so far: of steps only the last, and sums."""
+    """Output of one rank so far: only the last step, and sums."""
 
     path: Path
     pid: int | None = None
@@ -79,7 +79,7 @@ class RankJournal:
     steps: list[Event] = field(default_factory=list[Event])
     """The newest ones."""
     losses: list[Loss] = field(default_factory=list[Loss])
-    """Of time, by deaths of ranks."""
+    """Time lost by failures of ranks."""
     _died: Event | None = None
     """The last step before a death that is not yet made up for."""
     _offset: int = 0
@@ -97,7 +97,7 @@ class RankJournal:
 
     @property
     def end(self) -> str | None:
-        """The reason of the last attempt's end; None where it goes on or none began."""
+        """The reason of the last attempt's end; None if it still runs or none began."""
         last = [e for e in self.events if e["event"] in ("begin", "end")]
         return str(last[-1]["reason"]) if last and last[-1]["event"] == "end" else None
 
@@ -143,9 +143,9 @@ class RankJournal:
 
 
 HANG_S, STACK_S = 300.0, 0.5
-"""Without a sign of any rank, and for one to write down where it stands. Rules of this project."""
+"""Seconds without progress of any rank, and seconds for a rank to write its stack. Rules of this project."""
 KEPT_STEPS = 512
-"""The newest steps of a rank that sums are made of."""
+"""Number of the newest steps of a rank used for sums."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +159,7 @@ class RanksResult:
     wall_s: float
     restarts: int = 0
     hung: str | None = None
-    """Which rank kept all others waiting, where one did."""
+    """Rank that all others waited for, if any."""
 
     @property
     def step(self) -> int:
@@ -181,14 +181,14 @@ class RanksResult:
 
     @property
     def step_s(self) -> float | None:
-        """Median of the first rank's newest steps, the first of all left out."""
+        """Median of the first rank's newest steps, without the very first."""
         steps = self.journals[0].steady
         return statistics.median(s["step_s"] for s in steps) if steps else None
 
     @property
     def exchange_times(self) -> dict[str, dict[str, float | None]]:
-        """Seconds a step of the first rank in each kind of collective: as its line through two payloads says, as measured (None
-        on GPUs, where the process does not see it), and how far the line was off on a third payload."""
+        """Seconds per step of the first rank in each kind of collective: predicted from its line through two payloads,
+        measured (None on GPUs, where the process cannot see it), and the line's error at a third payload."""
         times = self.journals[0].newest("exchanges")
         if times is None:
             return {}
@@ -204,13 +204,13 @@ class RanksResult:
 
     @property
     def energy_j(self) -> float | None:
-        """Of the newest steps of all ranks; None where no rank has a counter."""
+        """Energy of the newest steps of all ranks; None if no rank has a counter."""
         joules = [s["energy_j"] for j in self.journals for s in j.steps if s.get("energy_j") is not None]
         return sum(joules) if joules else None
 
     @property
     def blocked(self) -> float | None:
-        """Of the time between two checkpoints, the share that steps waited for one; None with fewer than two."""
+        """Share of the time between two checkpoints in which steps waited for one; None with fewer than two."""
         saved = [e for e in self.journals[0].events if e["event"] == "saved"]
         between_s = saved[-1]["at_s"] - saved[0]["at_s"] if saved else 0.0
         return sum(e["block_s"] for e in saved[1:]) / between_s if between_s > 0 else None
@@ -232,8 +232,8 @@ class RanksResult:
 
     @property
     def expected_loss_s(self) -> float | None:
-        """Of a death: half of the work between two checkpoints, and the time until a step is begun again (Daly 2006, where deaths
-        are rare); None where none died, or where less than two checkpoints were made."""
+        """Expected loss per failure: half of the work between two checkpoints, and the restart time (Daly 2006, for rare
+        failures); None without failures or with fewer than two checkpoints."""
         saved = [e["step"] for e in self.journals[0].events if e["event"] == "saved"]
         gaps = [b - a for a, b in pairwise(saved) if b > a]
         if not self.losses or not gaps or not self.journals[0].steps:
@@ -255,7 +255,7 @@ def gpus_here() -> list[str]:
 
 
 def prepare_folder(settings: RankSettings) -> Path:
-    """The folder of the training, made. Raises InputError where something else lies there."""
+    """The folder of the training, created. Raises InputError if it already has other content."""
     out = Path(settings.out)
     try:
         out.mkdir(parents=True, exist_ok=True)
@@ -280,8 +280,8 @@ def run_ranks(
     restarts: int = MOST_RESTARTS,
     hang_s: float = HANG_S,
 ) -> RanksResult:
-    """Train to the end, or to a save where a signal asks for it. Where no rank moves for ``hang_s``, the one that the others wait
-    for is named and ended, and all begin again. Raises GpuwiseError for what a rank refused."""
+    """Train to the end, or to a save requested by a signal. If no rank progresses for ``hang_s``, the straggler is reported
+    and ended, and all restart. Raises GpuwiseError if a rank rejects the training."""
     out = prepare_folder(settings)
     write_settings(settings, out / "settings.json")
     n = settings.layout.n_ranks
@@ -318,7 +318,7 @@ def run_ranks(
                     look(journals)
     finally:
         if (out / REFUSED).exists():
-            # all is said: a launcher that is asked to end says it once more, at length
+            # already reported: a launcher that is asked to end repeats it at length
             _kill(process, signal.SIGKILL)
         _end(process)
     _raise_refused(out)
@@ -326,7 +326,7 @@ def run_ranks(
 
 
 class HangWatch:
-    """Ends a training in which nobody moves, so that the launcher starts it again, and says who was waited for."""
+    """Ends a hanging training, so that the launcher restarts it, and reports the straggler."""
 
     def __init__(self, out: Path, n_ranks: int, hang_s: float, *, whole: bool = False) -> None:
         self._out, self._n, self._hang_s, self._whole = out, n_ranks, hang_s, whole
@@ -338,10 +338,10 @@ class HangWatch:
         now = [p for p in places(self._out, self._n) if p.at_s >= self._began_s and p.phase != "end"]
         behind = silent(now, self._n, self._hang_s, time.time())
         if behind is None or (self._whole and not any(p.phase == "exchange" for p in now)):
-            # a script may do other things for long, as long as nobody waits
+            # a script may do other work for long, as long as no rank waits
             return
         pids = {p.rank: journals[p.rank].pid for p in now}
-        # one that a signal stopped within an exchange stands where the others wait for it
+        # a rank stopped by a signal inside an exchange appears where the others wait for it
         stopped = [p for p in now if _is_stopped(pids[p.rank])]
         behind = stopped or behind
         for place in behind or now:
@@ -383,8 +383,8 @@ def _signal(pid: int | None, number: int) -> None:
 
 
 def _prepare_launcher(parent: int) -> None:
-    """A launcher that nobody told about it would die of a request to save; and where this process is killed, its ranks save and
-    end rather than train on unseen."""
+    """A launcher would by default die from a request to save; and if this process is killed, its ranks save and end instead of
+    training on unseen."""
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     if sys.platform == "linux":
         end_with_parent(parent, signal.SIGTERM)

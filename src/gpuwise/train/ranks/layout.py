@@ -49,11 +49,11 @@ class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     offload_optimizer: bool = False
     """Weights, gradients and optimizer states in the host's memory (FSDP2), updated there."""
     offload_activations: bool = False
-    """What the layers keep for the backward pass waits in the host's memory."""
+    """Activations saved for the backward pass are offloaded to host memory."""
     compress: str = "none"
     """Gradients as DDP exchanges them: ``fp16``, or ``powersgd`` of rank one."""
     lora_rank: int = 0
-    """Of the adapters that are trained in place of the weights; 0: none."""
+    """Rank of the adapters that are trained instead of the weights; 0: none."""
     lora_targets: tuple[str, ...] = DEFAULT_TARGETS
     quantized_base: bool = False
     """The weights under the adapters in 4 bits."""
@@ -80,7 +80,7 @@ class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def words(self) -> str:
-        """For headings: ``4 ranks, FSDP2, bf16``; the batch of a script is its own."""
+        """Heading: ``4 ranks, FSDP2, bf16``; the batch belongs to the script."""
         parts = [f"{self.n_ranks} rank{'s' if self.n_ranks > 1 else ''}"]
         degrees = {"tensor": self.tp, "pipeline": self.pp, "context": self.cp, "expert": self.ep}
         parts += [f"{name} {n}" for name, n in degrees.items() if n > 1]

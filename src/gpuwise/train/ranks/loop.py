@@ -69,7 +69,7 @@ class LossError(GpuwiseError):
 
 
 class Requests:
-    """What signals asked this rank for."""
+    """Requests to this rank by signals."""
 
     def __init__(self) -> None:
         self.save = self.end = False
@@ -88,7 +88,8 @@ class Requests:
 
 
 class Training:
-    """One rank's model, optimizer and place in the data. ``requests``: of signals; ``beat``: told where the rank is."""
+    """One rank's model, optimizer and position in the data. ``requests``: from signals; ``beat``: receives the rank's
+    activity."""
 
     def __init__(
         self,
@@ -153,7 +154,7 @@ class Training:
         self.optimizer = task.optimizer(task.model)
         if layout.tp > 1 or layout.ep > 1:
             for group in self.optimizer.param_groups:
-                # one call for all parameters wants all on one mesh
+                # one call for all parameters requires one mesh
                 group.update(foreach=False, **({"fused": False} if "fused" in group else {}))
         self.scheduler = None if task.scheduler is None else task.scheduler(self.optimizer)
         self.order = Order(task.n_samples, layout.global_batch, settings.seed)
@@ -167,7 +168,7 @@ class Training:
         task.model.train()
 
     def _time_exchanges(self, predicted: dict[str, list[int]]) -> None:
-        """Tell what each kind of collective takes here, and what those of a step should."""
+        """Report the measured time of each kind of collective, and the expected time of those of a step."""
         groups: dict[str, Any] = dict.fromkeys(("all-reduce", "all-gather", "reduce-scatter"), self.mesh["shard"].get_group())
         if self.experts is not None:
             groups["all-to-all"] = self.experts.group
@@ -221,7 +222,7 @@ class Training:
         self.journal.event("model", parameters=self.n_parameters, trained=trained, zeros=zeros, weight_bytes=n_bytes)
 
     def _sharing(self) -> Any:
-        """The group of ranks that share this one's rows; every rank makes all of them."""
+        """The group of ranks that share this one's rows; every rank creates all of them."""
         groups = {}
         for column in self.mesh.mesh.flatten(0, 2).T.tolist():
             for at in range(0, len(column), self.layout.cp):
@@ -234,7 +235,7 @@ class Training:
         return (self.task.collate or default_collate)(samples)
 
     def _first_call(self) -> LayerCall:
-        """What the first layer is given of one sample. Raises InputError for a step that runs none."""
+        """The first layer's input for one sample. Raises InputError for a step that runs no layer."""
         batch, model = self._first(), self.task.model
         with random_numbers_kept():
             call = first_call(model, lambda model: loss_of(self.task, model, batch, 1))
@@ -258,7 +259,7 @@ class Training:
     def save(self) -> None:
         """Begin a checkpoint of this moment."""
         self._phase("save")
-        # of what every rank has its own form of, DCP writes any one's: the first one's goes on
+        # for values that differ by rank, DCP writes any one: continue with the first rank's
         self._equalise()
         about = {
             **self._identity(),
@@ -277,7 +278,7 @@ class Training:
     # -- the loop
 
     def run(self) -> str:
-        """Train to the end, and save it. Returns ``done``, or ``asked`` where somebody asked for an end."""
+        """Train to the end, and save. Returns ``done``, or ``asked`` if an end was requested."""
         settings, begun = self.settings, self.cursor
         n = self.order.n_steps(begun, settings.epochs) if settings.steps is None else max(settings.steps - self.step, 0)
         batches, ended = self._batches(begun, n), "done"
@@ -311,7 +312,7 @@ class Training:
             self._beat.at(self.step, part, name)
 
     def _asks(self) -> tuple[bool, bool]:
-        """Whether this rank was asked for a save, and for an end; the first one's clock counts for all."""
+        """Whether a save, and an end, were requested from this rank; the first rank's clock counts for all."""
         due = (
             self.rank == 0 and self.settings.save_every is None and time.monotonic() - self._saved_s >= self.settings.save_every_s
         )
@@ -335,7 +336,7 @@ class Training:
         return iter(batches)
 
     def _step(self, cursor: Cursor, parts: Parts, batches: Iterator[Any]) -> tuple[bool, bool]:
-        """One update. Returns whether any rank was asked for a save, and for an end."""
+        """One update. Returns whether any rank received a request for a save, and for an end."""
         began, queued = time.perf_counter(), self._queue.waited_s()
         data_s = 0.0
         seed_generators(derived(self.settings.seed, self.step, self._stream(), 1))
@@ -363,7 +364,7 @@ class Training:
         return bool(totals[2]), bool(totals[3])
 
     def _stream(self) -> int:
-        """Of random numbers: tensor ranks share one, all others have their own."""
+        """Random stream: tensor ranks share one, all others have their own."""
         return self.dp_rank + self.layout.dp * (self.pp_rank + self.layout.pp * self.cp_rank)
 
     def _micro(self, batch: Any, n: int, counts: bool, totals: torch.Tensor, at: int) -> None:
@@ -460,14 +461,14 @@ class Training:
 
 
 def tokens_of(batch: Any) -> int:
-    """Of a batch, as its first whole numbers have them; 0 where there are none."""
+    """Tokens of a batch, from its first integer tensor; 0 without one."""
     counts: list[int] = []
     each_tensor(batch, lambda t: counts.append(t.numel()) if not t.is_floating_point() else None)
     return counts[0] if counts else 0
 
 
 def memory_bytes(device: torch.device) -> int | None:
-    """Of the device's allocator at its highest, else resident of this process."""
+    """Peak of the device's allocator, else resident memory of this process."""
     if device.type == "cuda":
         return int(torch.cuda.max_memory_allocated(device))
     with contextlib.suppress(OSError, ValueError, IndexError):
@@ -476,7 +477,7 @@ def memory_bytes(device: torch.device) -> int | None:
 
 
 def check_agreement(facts: dict[str, Any]) -> None:
-    """Raises InputError where ranks were told or hold different things."""
+    """Raises InputError if ranks have different inputs or values."""
     everybody: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(everybody, facts, group=control_group())
     for name, value in everybody[0].items():
@@ -489,7 +490,7 @@ def check_agreement(facts: dict[str, Any]) -> None:
 
 
 def facts_of(task: Task, settings: RankSettings) -> dict[str, Any]:
-    """What has to be the same on every rank before the first step."""
+    """Facts that must be the same on every rank before the first step."""
     sums = [float(p.detach().double().sum()) for p in task.model.parameters()]
     return {
         "release of PyTorch": torch.__version__,

@@ -1,6 +1,6 @@
-"""Folders of checkpoints that say themselves whether they are whole: a manifest with the hash of every file, written last.
+"""Verification of checkpoint folders: a manifest with the hash of every file, written last.
 
-DCP loads a file with flipped bytes in silence (torch 2.13); here a folder counts only if every file is what its manifest says.
+DCP silently loads a file with flipped bytes (torch 2.13); here a folder is valid only if every file matches its manifest.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Entry = dict[str, Any]
 
 
 def folder_of(root: Path, step: int) -> Path:
-    """Where the checkpoint of ``step`` lies under ``root``."""
+    """Folder of the checkpoint of ``step`` under ``root``."""
     return root / f"step-{step:09d}"
 
 
@@ -69,7 +69,7 @@ def seal(partial: Path, final: Path, entries: Mapping[str, Entry], about: Mappin
     write_whole(partial / MANIFEST, {**document, "seal": _seal(document)})
     sync_folder(partial)
     if final.exists():
-        # it was found damaged, or this step would not have been computed again
+        # it was damaged, otherwise this step would not have been repeated
         n = sum(1 for _ in final.parent.glob(f"{final.name}{DAMAGED}*"))
         final.rename(final.with_name(f"{final.name}{DAMAGED}{n or ''}"))
     partial.rename(final)
@@ -95,7 +95,7 @@ def read(folder: Path) -> tuple[dict[str, Any] | None, str | None]:
 
 
 def faults(folder: Path, files: Mapping[str, Entry], names: Iterable[str]) -> list[str]:
-    """What is wrong with the files of these names."""
+    """Errors in the files of these names."""
     found: list[str] = []
     for name in names:
         path, told = folder / name, files[name]

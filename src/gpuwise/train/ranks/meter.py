@@ -54,7 +54,7 @@ class Meter:
         self._patches.set(namespace, "wait_tensor", self._operator(namespace.wait_tensor, None, group))
 
     def _operator(self, call: Any, kind: str | None, group: Any) -> Any:
-        """``kind`` None: the wait for the one before."""
+        """``kind`` None: the wait for the previous one."""
 
         def counted(tensor: Any, *args: Any) -> Any:
             if kind is None:

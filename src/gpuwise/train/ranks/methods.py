@@ -31,7 +31,8 @@ from gpuwise.workload.capture.packages import transformers
 from gpuwise.workload.capture.target import attribute_of, find_target, keywords_for, load
 
 TEMPERATURE, LABELS = 2.0, 0.5
-"""Of both distributions, and the share of the labels in the loss (Hinton et al. 2015, arXiv 1503.02531, section 4.1)."""
+"""Temperature of both distributions, and the share of the labels in the loss (Hinton et al. 2015, arXiv 1503.02531, section
+4.1)."""
 TEACHER = "write it like --teacher teacher.py:make_teacher (a function that returns a module), or hf:folder with weights"
 
 
@@ -107,8 +108,8 @@ def add_adapters(model: nn.Module, layout: Layout, device: torch.device) -> None
 
 @contextmanager
 def _whole_shapes(layers: list[Any]) -> Iterator[None]:
-    """Weights that lie over tensor ranks stand as whole ones, without their memory: PEFT makes factors for a rank's part of them,
-    and draws other numbers than in one process."""
+    """Represent tensor-parallel weights as whole ones without memory: PEFT would otherwise create factors for a rank's part,
+    and draw other random numbers than in one process."""
     divided = [(m, m._parameters["weight"]) for m in layers if isinstance(m._parameters.get("weight"), DTensor)]
     for layer, weight in divided:
         stand_in = torch.zeros((), dtype=weight.dtype, device=weight.device).expand(weight.shape)
@@ -199,7 +200,8 @@ class _Taught(torch.autograd.Function):
 
 
 class Distillation:
-    """A model whose logits are also drawn to those of ``teacher`` for the same batch. The loss that is told is the file's own."""
+    """A model whose logits are also trained towards those of ``teacher`` for the same batch. The reported loss is the file's
+    own."""
 
     def __init__(self, task: Task, teacher: nn.Module, name: str) -> None:
         self._task, self._teacher, self._name = task, teacher, name

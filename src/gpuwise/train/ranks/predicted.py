@@ -21,9 +21,9 @@ from gpuwise.train.ranks.wrap import bucket_assignment, local_of
 from gpuwise.workload.capture.repeats import largest_kind, repeated_blocks, unshared_blocks
 
 TOTALS_BYTES, NORM_BYTES = 4 * 8, 8
-"""What the loop exchanges once a step: loss, number and requests; and for clipping a norm."""
+"""Bytes that the loop communicates once per step: loss, count and requests; and for clipping a norm."""
 COUNT_BYTES = 8
-"""Of a number of tokens, as it is exchanged."""
+"""Bytes of a communicated number of tokens."""
 Counts = dict[str, list[int]]
 
 
@@ -112,8 +112,8 @@ def _tensor(
     blocks: Sequence[nn.Module],
     stage: Stage | None,
 ) -> None:
-    """Of each half of a layer whose weights are divided: its sum, and that of its input's gradients. The head's columns are put
-    together."""
+    """Collectives of each half of a layer with split weights: its sum, and that of its input's gradients. The head's columns
+    are gathered."""
     every = blocks[:: layout.recompute_every] if layout.recompute == "full" else []
     n, width, held = layout.n_micro, 0, 2 if layout.precision == "bf16" else 4
     # FSDP2 takes whole gradients of every micro-batch
@@ -151,7 +151,7 @@ def _tensor(
 
 
 def _hidden_bytes(layout: Layout, row: int, width: int) -> int:
-    """Of what layers pass on of a micro-batch."""
+    """Bytes of a micro-batch's hidden state between layers."""
     held = 2 if layout.precision == "bf16" else 4
     return rows_of(layout) * math.ceil(row // width / layout.cp) * width * held
 
@@ -165,8 +165,8 @@ def _experts(
     blocks: Sequence[nn.Module],
     divided: DividedLayers | None,
 ) -> None:
-    """Of each layer with experts: how many tokens go to each, the tokens there and back, and the gradients of both. Tensor ranks
-    gather what became of their shares, and the gradients of these."""
+    """For each layer with experts: token counts, the all-to-all there and back, and the gradients of both. Tensor ranks gather
+    the results of their shares, and their gradients."""
     layers = {name.rpartition(".")[0]: p for name, p in apart.items()}
     n_each, width = config.num_experts_per_tok, config.hidden_size
     held = 2 if layout.precision == "bf16" else 4

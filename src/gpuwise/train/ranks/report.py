@@ -1,4 +1,4 @@
-"""A run on ranks as its journals tell it, ended or under way: predicted beside measured, each rank's time, who is waited for."""
+"""A run on ranks from its journals, finished or in progress: predicted beside measured, each rank's time, the straggler."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from gpuwise.units import format_bytes
 
 SETTINGS = "settings.json"
 MOST_POINTS = 120
-"""Of a curve; the newest steps are kept, thinned evenly."""
+"""Maximum points of a curve; the newest steps are kept, thinned evenly."""
 PARTS = ("data_s", "wait_s", "queue_s")
-"""What a rank measures of a step beside its own work."""
+"""Parts of a step that a rank measures beside its own work."""
 MODEL = ("parameters", "trained", "zeros", "weight_bytes")
-"""What a rank tells of its model."""
+"""Facts that a rank reports of its model."""
 LONG = 300.0
-"""Seconds without a line until a run that has not ended is taken for gone; what ``gpuwise run`` calls a hang."""
+"""Seconds without a new line after which an unfinished run counts as dead; ``gpuwise run`` uses the same limit for a hang."""
 
 
 def is_run(folder: Path) -> bool:
@@ -109,7 +109,7 @@ def model_words(model: Mapping[str, int]) -> str:
 
 
 def _rank(rank: int, journal: RankJournal) -> dict[str, Any]:
-    """Means of a rank's newest steps; what it does not measure (waiting, on a GPU) is None, and in ``compute_s``."""
+    """Means of a rank's newest steps; unmeasured parts (waiting, on a GPU) are None, and included in ``compute_s``."""
     steps = journal.steady
     made: dict[str, Any] = {
         "rank": rank,
@@ -158,8 +158,8 @@ def _curve(journals: Sequence[RankJournal]) -> list[dict[str, Any]]:
 
 
 class RunRecords:
-    """A run beside the records: what earlier ones of the same task and layout on such a device promise of its step, and its own
-    measurements for the next. ``failed``: why there are none."""
+    """Records of a run: the step time predicted from earlier ones of the same task and layout on such a device, and its own
+    measurements for later ones. ``failed``: reason without any."""
 
     def __init__(self, settings: RankSettings, planned_s: float | None) -> None:
         self.failed: str | None = None
@@ -206,7 +206,7 @@ class RunRecords:
 
 
 def _device(n_ranks: int) -> Device:
-    """What ranks of this machine run on."""
+    """Device of ranks on this machine."""
     from gpuwise.machine.bench.subjects import find_subjects, this_processor
     from gpuwise.train.ranks.launch import gpus_here
 

@@ -1,9 +1,9 @@
 # pyright: basic
-"""Which samples a step takes and which of them a rank: one order of all samples an epoch, and a cursor that knows no ranks.
+"""Samples of a step and of each rank: one order of all samples per epoch, and a cursor independent of ranks.
 
-The order depends on the seed and the epoch alone, so that every sample is taken once an epoch at any number of ranks and of
-loader workers, and also where that number changes in the middle of one. The random numbers of a sample (augmentation) begin
-anew with the seed, the epoch and the sample's number, so they do not depend on who makes it either.
+The order depends only on the seed and the epoch, so every sample is used once per epoch for any number of ranks and loader
+workers, even if that number changes within an epoch. The random numbers of a sample (augmentation) restart from the seed, the
+epoch and the sample's number, so they do not depend on the process either.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Order:
             cursor = Cursor(cursor.epoch + 1)
 
     def n_steps(self, cursor: Cursor, epochs: float) -> int:
-        """Steps from ``cursor`` until so many epochs are past."""
+        """Steps from ``cursor`` until that many epochs are complete."""
         last, position, n = int(epochs), round(self.n * (epochs - int(epochs))), 0
         while (cursor.epoch, cursor.position) < (last, position):
             end = self.n if cursor.epoch < last else position
@@ -73,8 +73,8 @@ class Order:
 
 
 def shares(keys: Sequence[Key], rank: int, n_ranks: int, micro_batch: int, n_micro: int) -> list[tuple[list[Key], bool]]:
-    """The micro-batches of one rank, as many on every rank, each with whether it counts: a rank that has no samples left computes
-    with one that another has, and with weight zero, so that none waits for it in an exchange."""
+    """The micro-batches of one rank, the same number on every rank, each with whether it counts: a rank without samples
+    computes one of another rank with weight zero, so that no collective waits."""
     n = len(keys)
     own = list(keys[rank * n // n_ranks : (rank + 1) * n // n_ranks])
     longest = max((r + 1) * n // n_ranks - r * n // n_ranks for r in range(n_ranks))
@@ -84,7 +84,7 @@ def shares(keys: Sequence[Key], rank: int, n_ranks: int, micro_batch: int, n_mic
 
 
 class Items(Dataset[Any]):
-    """A dataset asked by :data:`Key`, each sample with random numbers of its own."""
+    """A dataset indexed by :data:`Key`, with separate random numbers for each sample."""
 
     def __init__(self, dataset: Any, seed: int) -> None:
         self._dataset, self._seed = dataset, seed
@@ -107,7 +107,7 @@ def loader(
     collate: Callable[[list[Any]], Any] | None,
     pin: bool,
 ) -> DataLoader[Any]:
-    """A loader of one rank; ``batches`` says what comes. Signals that ask for an end or a save are the rank's own affair."""
+    """Loader of one rank; ``batches`` defines the order. Signals that request an end or a save are handled by the rank."""
     return DataLoader(
         Items(dataset, seed),
         batch_sampler=_Batches(batches),  # type: ignore[arg-type]
@@ -133,7 +133,7 @@ def _deaf(_: int) -> None:
 
 
 def length_of(dataset: Any) -> int:
-    """Samples of a dataset. Raises InputError for one that cannot be asked by number."""
+    """Samples of a dataset. Raises InputError for one that cannot be indexed."""
     if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__getitem__"):
         raise InputError(
             f"{type(dataset).__name__} gives its samples in its own order",

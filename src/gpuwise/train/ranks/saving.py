@@ -1,8 +1,8 @@
 # pyright: basic
 """Checkpoints by DCP (``torch.distributed.checkpoint``): written behind the next steps, sealed by a manifest, verified on load.
 
-Optimizer states are taken as they are, not by ``get_optimizer_state_dict``: that makes states by a step of its own where there
-are none, after which Adam counts one step too many (pytorch#164929).
+Optimizer states are read directly, not by ``get_optimizer_state_dict``: without states that runs an additional step, after
+which Adam counts one step too many (pytorch#164929).
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ class Saver:
         self._last: int | None = None
 
     def save(self, step: int, state: dict[str, Any], about: dict[str, Any], orders: Mapping[str, Order] | None = None) -> None:
-        """Begin to save; returns when ``state`` may change again. One save at a time: an earlier one is awaited first.
-        ``orders``: of tensors whose columns lie in another order than in one process."""
+        """Start saving; returns when ``state`` may change again. One save at a time: an earlier one is awaited first.
+        ``orders``: of tensors with columns in another order than in one process."""
         began_s = time.perf_counter()
         self.wait()
         if step == self._last:
@@ -165,7 +165,7 @@ def state_of(
 
 
 def load_state(folder: Path, model: nn.Module, optimizer: Optimizer, scheduler: Any) -> None:
-    """Put a verified checkpoint into the model and its optimizer, whatever layout wrote it."""
+    """Load a verified checkpoint into the model and its optimizer, from any layout."""
     reader = FileSystemReader(str(folder))
     stored = reader.read_metadata().state_dict_metadata
     parameters = dict(model.named_parameters())
@@ -213,8 +213,8 @@ def _room(metadata: TensorStorageMetadata, parameter: nn.Parameter) -> torch.Ten
 
 
 def newest(root: Path, tell: Tell) -> tuple[Path, dict[str, Any]] | None:
-    """The newest checkpoint that is whole, with what its manifest says; None where there is none at all. Every rank reads a
-    part of the files. Raises InputError where there are some and all are damaged."""
+    """The newest valid checkpoint, with its manifest; None without checkpoints. Every rank reads a part of the files. Raises
+    InputError if all are damaged."""
     rank, n = dist.get_rank(), dist.get_world_size()
     names: list[Any] = [[p.name for p in saves(root)] if rank == 0 else None]
     dist.broadcast_object_list(names, 0, group=control_group())

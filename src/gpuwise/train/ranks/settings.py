@@ -1,4 +1,4 @@
-"""What one rank is told: the task, the layout, how long, what is saved where."""
+"""Settings of one rank: task, layout, length, and files."""
 
 from __future__ import annotations
 
@@ -26,26 +26,26 @@ class RankSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Updates in all; without it ``epochs`` of them."""
     epochs: float = 1.0
     workers: int = 0
-    """Of each rank's loader."""
+    """Workers of each rank's loader."""
     seed: int = 0
     save_every: int | None = None
     """Steps between checkpoints; without it ``save_every_s`` seconds."""
     save_every_s: float = 600.0
-    """Rule of this project; ``gpuwise plan`` says what is best for a machine that fails so often."""
+    """Rule of this project; ``gpuwise plan`` reports the optimum for a machine's failure rate."""
     keep: int = 2
     """Checkpoints, the newest."""
     whole: bool = False
     """Whether the target is a script that runs as a whole, and saves what it saves itself."""
     arguments: list[str] = []
-    """Of the script."""
+    """Arguments of the script."""
     predicted_step_s: float | None = None
-    """Of a step, by the plan or by earlier runs; written beside what each took."""
+    """Predicted step time, by the plan or earlier runs; written beside the measured ones."""
     time_exchanges: bool = False
     """Whether collectives are timed on two payloads before the first step."""
     prune: str | None = None
     """Share of the weights that become zeros, or ``2:4``."""
     levers: dict[str, Any] = {}
-    """Of a script, put on by each rank."""
+    """Levers of a script, applied by each rank."""
     teacher: str | None = None
     """``teacher.py:make_teacher`` or ``hf:folder``: whose logits the model is drawn to."""
 

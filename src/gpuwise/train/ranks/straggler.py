@@ -1,4 +1,4 @@
-"""Which rank the others wait for, and why, from what each wrote of its own steps."""
+"""The straggler among the ranks, and the reason, from each rank's own step records."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from gpuwise.machine.devices.readings import EventReason
 
 NOTICEABLE = 0.05
-"""Of a step: less is not worth a name. Rule of this project."""
+"""Minimum share of a step to report. Rule of this project."""
 LEAST_STEPS = 3
 Step = Mapping[str, Any]
 CAUSES = {
@@ -27,7 +27,7 @@ HELD = {
     EventReason.SW_POWER_CAP: "at its power limit",
     EventReason.APPLICATION_CLOCKS: "its clocks were set lower",
 }
-"""What holds a clock down, the first that is there."""
+"""Reasons for a reduced clock; the first that applies counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +36,9 @@ class Straggler:
 
     rank: int
     lost_s: float
-    """That the others wait more than it does, a step."""
+    """Seconds per step that the others wait more than it does."""
     share: float
-    """Of a step."""
+    """Share of a step."""
     cause: str
 
 

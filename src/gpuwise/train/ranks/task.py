@@ -29,7 +29,7 @@ from gpuwise.train.ranks.samples import length_of
 from gpuwise.workload.capture.target import attribute_of, find_target, keywords_for, load
 
 LEARNING_RATE = 3e-4
-"""Of a task without an optimizer, as in what ``gpuwise export`` writes."""
+"""Learning rate of a task without an optimizer, as in files of ``gpuwise export``."""
 IGNORED = -100
 FIELDS = ("model", "data", "step", "optimizer", "scheduler", "collate", "clip")
 FORM = 'return {"model": model, "data": dataset, "step": step}: step(model, batch) gives the sum of the losses and their number'
@@ -44,7 +44,7 @@ class Task:
     data: Any
     n_samples: int
     step: Callable[[nn.Module, Any], Any] | None
-    """None: a causal model of Transformers, which is asked for its logits."""
+    """None: a causal model of Transformers, whose logits are computed."""
     optimizer: Callable[[nn.Module], torch.optim.Optimizer]
     scheduler: Callable[[torch.optim.Optimizer], Any] | None = None
     collate: Callable[[list[Any]], Any] | None = None
@@ -64,7 +64,7 @@ def load_task(text: str, settings: list[str], layout: Layout, device: str) -> Ta
 
 
 def _task(name: str, result: Any, layout: Layout) -> Task:
-    """What a function returned, as a task. Raises InputError where it is none."""
+    """Result of a function, as a task. Raises InputError if it is not one."""
     fields = _fields(result)
     if fields is None:
         what = "a step that holds its own batch" if callable(result) else f"a {type(result).__name__}"

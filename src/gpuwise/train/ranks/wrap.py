@@ -42,7 +42,7 @@ class ParallelModel:
     model: nn.Module
     mesh: DeviceMesh
     multiple: float = 1.0
-    """By which reduced gradients have to be multiplied to be the sum over the ranks."""
+    """Factor that turns reduced gradients into the sum over the ranks."""
 
     def local(self, last: bool) -> AbstractContextManager[Any]:
         """The context of a micro-batch: DDP exchanges gradients after the last one, FSDP2 after each."""
@@ -60,7 +60,7 @@ def mesh_of(layout: Layout, device_type: str) -> DeviceMesh:
 
 
 def device_of(mesh: DeviceMesh) -> torch.device:
-    """Where this rank's tensors are."""
+    """Device of this rank's tensors."""
     return torch.device(mesh.device_type, torch.cuda.current_device()) if mesh.device_type == "cuda" else torch.device("cpu")
 
 
@@ -91,7 +91,7 @@ def wrap(
             return ParallelModel(model, model, mesh)
         group = mesh["shard"].get_group()
         DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(model, list(apart))
-        # running statistics are made equal by the loop, whatever wraps the model
+        # running statistics are synchronised by the loop, for any wrapper of the model
         ddp = DistributedDataParallel(model, process_group=group, gradient_as_bucket_view=True, **NO_BUFFERS)
         ddp.register_comm_hook(*compression(layout, group, meter))
         return ParallelModel(ddp, model, mesh)
@@ -127,7 +127,7 @@ def _shard(
 
 
 def kept_on_host(module: nn.Module, inner: Callable[..., Any]) -> Callable[..., Any]:
-    """``inner``, whose saved tensors wait for the backward pass in the host's memory, pinned where there is a GPU."""
+    """``inner``, with its saved tensors offloaded to host memory for the backward pass, pinned if there is a GPU."""
 
     def run(*args: Any, **kwargs: Any) -> Any:
         with torch.autograd.graph.save_on_cpu(pin_memory=torch.cuda.is_available()):
@@ -137,7 +137,7 @@ def kept_on_host(module: nn.Module, inner: Callable[..., Any]) -> Callable[..., 
 
 
 def find_module(model: nn.Module, name: str) -> nn.Module:
-    """By its path. Raises UnknownNameError with the nearest paths."""
+    """Module by its path. Raises UnknownNameError with the nearest paths."""
     known = dict(model.named_modules())
     if name not in known or not name:
         raise UnknownNameError("module", name, [n for n in known if n])
@@ -157,8 +157,8 @@ def gradients(model: nn.Module) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
 
 
 def make_whole(model: nn.Module) -> None:
-    """Gradients as their parameters lie: those of norms over the heads are parts on tensor ranks, which the norm of all and the
-    optimizer take for whole ones."""
+    """Convert gradients to the layout of their parameters: gradients of per-head norms are parts on tensor ranks, which the
+    global norm and the optimizer would take for whole ones."""
     for parameter in model.parameters():
         gradient = parameter.grad
         if isinstance(gradient, DTensor) and isinstance(parameter, DTensor) and gradient.placements != parameter.placements:
@@ -171,8 +171,8 @@ def scale(model: nn.Module, factor: float) -> None:
 
 
 def norm(model: nn.Module, layout: Layout, holders: Mapping[str, Sequence[int]] | None = None) -> float:
-    """Euclidean norm of all gradients over all ranks, each element counted once however often it is held. ``holders``: the
-    pipeline stages of parameters that several have."""
+    """Euclidean norm of all gradients over all ranks, with each element counted once. ``holders``: pipeline stages of shared
+    parameters."""
     total = torch.zeros((), dtype=torch.float64)
     several = {id(p): len((holders or {})[n]) for n, p in model.named_parameters() if n in (holders or {})}
     for parameter, gradient in gradients(model):
@@ -190,7 +190,7 @@ _CONTROL: list[Any] = []
 
 
 def control_group() -> Any:
-    """A group for numbers of the processes themselves, over gloo whatever the device."""
+    """A group for numbers of the processes themselves, over gloo for any device."""
     if dist.get_backend() == "gloo":
         return dist.group.WORLD
     if not _CONTROL:

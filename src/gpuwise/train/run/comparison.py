@@ -40,7 +40,7 @@ class RunComparison:
     """The prediction for a script on a device, and what the run measured."""
 
     rate: float
-    """Of the steady steps: without pauses for evaluation and saving, as the tuning measures it."""
+    """Rate of the steady steps: without pauses for evaluation and saving, as the tuning measures it."""
     per: str
     step_s: float
     expected: TunedSpeed | None
@@ -49,7 +49,7 @@ class RunComparison:
     train_s: float = 0.0
     """From the end of the first step to that of the last, everything between with it."""
     samples: float = 0.0
-    """In that time; steps where nothing says what a sample is."""
+    """Samples in that time; steps if the sample size is unknown."""
     energy: Energy = NO_ENERGY
     """In that time."""
     plan: Plan = NO_PLAN
@@ -63,7 +63,7 @@ class RunComparison:
 
     @property
     def error(self) -> float | None:
-        """Of the predicted rate: (predicted - measured) / measured."""
+        """Relative error of the predicted rate: (predicted - measured) / measured."""
         return None if self.usable is None else self.usable.rate / self.rate - 1.0
 
     @property
@@ -129,7 +129,7 @@ def comparison_of(
 def _medians_over_time(
     loop: Loop, thin: Sequence[tuple[float, float, int]], rate: float, step_s: float, dense_s: float
 ) -> tuple[float, float]:
-    """Medians over time: the steps that were all kept count as one stretch, those between two kept ticks as others."""
+    """Medians over time: the densely recorded steps count as one stretch, those between two thinned ticks as others."""
     rates, steps = [(rate, dense_s)], [(step_s, dense_s)]
     for (from_s, turns, samples), (to_s, turns_b, samples_b) in itertools.pairwise(thin):
         span_s, n = to_s - from_s, turns_b - turns

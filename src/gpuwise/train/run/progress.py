@@ -29,14 +29,14 @@ class Progress:
     epochs: float | None = None
     """In all."""
     memory_bytes: int | None = None
-    """Of the device's allocator; of the processes where there is no device."""
+    """Memory of the device's allocator; of the processes without a device."""
     energy_j: float | None = None
     """Since the process began."""
     cost_usd: float | None = None
     """Since the process began."""
     total_steps: float | None = None
     left_s: float | None = None
-    """Of the training loop, at its own mean pace after the warm-up."""
+    """Time left in the training loop, at its own mean pace after the warm-up."""
     predicted_left_s: float | None = None
     """The same at the predicted rate."""
 
@@ -46,7 +46,7 @@ class Loop:
     """The training loop so far, from ticks that may have been thinned out."""
 
     steps: tuple[Step, ...]
-    """While all ticks were kept."""
+    """Steps while all ticks were stored."""
     points: tuple[tuple[float, float, int], ...]
     """Moment, turns and samples until then, at the end of turns (of any step once ticks are thinned out)."""
     n_warm: int
@@ -70,14 +70,14 @@ class Loop:
 
     @property
     def samples_a_turn(self) -> float:
-        """1 where nothing says what a sample is."""
+        """1 if the sample size is unknown."""
         if self.per == "steps" or not self.steps:
             return 1.0
         return statistics.fmean(s.samples for s in self.steps)
 
     @property
     def mean_turn_s(self) -> float | None:
-        """With everything between turns (evaluation, saving), after the warm-up."""
+        """Including all work between turns (evaluation, saving), after the warm-up."""
         at = min(self.n_warm, len(self.points) - 2)
         if at < 0:
             return None
@@ -91,7 +91,7 @@ class LoopReader:
     def __init__(self) -> None:
         self._closing: int | None = None
         self._dense = self._thin = 0
-        """Ticks that were read, of those that are all kept and of those that are thinned out."""
+        """Ticks read so far, from the dense and the thinned part."""
         self._ends: list[Tick] = []
         self._steps: list[Step] = []
         self._thinned: list[tuple[float, float, int]] = []
@@ -149,7 +149,7 @@ def steps_an_epoch(journal: Journal, loop: Loop) -> float | None:
 
 
 def total_of(journal: Journal, loop: Loop, plan: Plan) -> float | None:
-    """Turns in all: as told, else as a trainer says, else by the epochs that were told."""
+    """Total turns: as given, else from a trainer, else from the given epochs."""
     if plan.total_steps is not None:
         return plan.total_steps
     by_trainer = journal.last("total").get("steps")

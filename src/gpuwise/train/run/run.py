@@ -1,4 +1,4 @@
-"""``gpuwise run``: the unmodified script under its tuned levers, in a process of its own."""
+"""``gpuwise run``: the unmodified script under its tuned levers, in a separate process."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ class RunResult:
     """Levers that could not take hold, and why."""
     comparison: RunComparison | None
     energy: Energy = NO_ENERGY
-    """Of the whole process, its start with it."""
+    """Energy of the whole process, startup included."""
     cost_usd: float | None = None
-    """Of the whole process."""
+    """Cost of the whole process."""
     device: Device | None = None
     kept_in: Path | None = None
     """The records that the measurement went to."""
@@ -62,7 +62,7 @@ def find_config(script: str, given: Path | None, *, module: bool = False) -> tup
 
 
 class _Prediction:
-    """What is expected on the device of a run, looked up once the run says which it is."""
+    """Expectation for the device of a run, looked up once the device is known."""
 
     def __init__(self, script: Script, tuned: TunedConfig) -> None:
         self._script, self._tuned = script, tuned
@@ -71,7 +71,7 @@ class _Prediction:
         self.failed: str | None = None
 
     def of(self, journal: Journal) -> TunedSpeed | None:
-        """None before the device is known, and where nothing is expected on it."""
+        """None before the device is known, and without an expectation for it."""
         if self._known:
             return self._found
         device = device_of(journal)
@@ -152,10 +152,10 @@ def _comparison(
 
 
 def _store(result: RunResult, script: Script, tuned: TunedConfig) -> RunResult:
-    """With its measurement in the records; a store that cannot be written is said, and no more."""
+    """Store its measurement in the records; a failed write is only reported."""
     comparison, device = result.comparison, result.device
     if comparison is None or device is None or result.refused:
-        # with a lever missing it is not what the file says
+        # with a lever missing it differs from the file
         return result
     e = comparison.usable
     measured = RateMeasurement(

@@ -24,20 +24,20 @@ FP16_FROM = (7, 0)
 """Volta: the first with tensor cores for fp16 (NVIDIA, Tesla V100 GPU Architecture)."""
 MODEL = ("forward", "backward")
 PART = 1 / 3
-"""Of the model's share of the step, that its own levers may take away: they make it faster and never spare it. Order only;
-1.65x under bf16 is the most that a record of this project has on a processor. Rule of this project."""
+"""Share of the model's part of the step that its own levers may save: they make it faster but never remove it. Used for
+ordering only; 1.65x under bf16 is the highest record of this project on a processor. Rule of this project."""
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """One value of one lever. ``hopeless`` says why it is not tried; ``ceiling`` is the most it can give, where known."""
+    """One value of one lever. ``hopeless`` is the reason for not trying it; ``ceiling`` is its maximum gain, if known."""
 
     lever: ChangeKind
     value: object
     ceiling: float | None = None
     hopeless: str | None = None
     share: float = 0.0
-    """Of the step, that it may take away."""
+    """Share of the step that it may save."""
 
     @property
     def label(self) -> str:
@@ -73,7 +73,7 @@ def _threads(facts: Facts) -> tuple[object, ...]:
 
 
 def _worker_numbers(facts: Facts) -> tuple[object, ...]:
-    """As the probe of the loader predicts, the best first; the table's where there is none."""
+    """Worker numbers by the loader probe's prediction, the best first; the table's without a probe."""
     most = 2 * facts.cores
     if not facts.item_s or facts.item_cpu_s is None or facts.free_cores is None:
         return BY_NAME["workers"].put_on.values
@@ -95,7 +95,7 @@ def _model(facts: Facts) -> float:
 
 
 def _touched(lever: ChangeKind, facts: Facts) -> float | None:
-    """Share of the step that a lever may take away whole; None where the split does not tell."""
+    """Share of the step that a lever may remove completely; None if the split does not show it."""
     shares = facts.shares
     if not shares:
         return None

@@ -48,7 +48,7 @@ def document(result: Result, patch: Patch, config: Path | None, worth: Worth | N
 
 
 def worth_document(worth: Worth) -> dict[str, Any]:
-    """Use of the peak, energy and money, before and after; what is not known is null, with why."""
+    """Share of the peak, energy and cost, before and after; unknown values are null, with the reason."""
     flop_before, flop_after = worth.flop
     energy_before, energy_after = worth.energy
     return {

@@ -1,8 +1,8 @@
 """Energy of a run from its parent: the cards' own meters, or the processor's, read a few times a second beside the clock.
 
-A watched process says when its steps were; the meter says what had been used by then. So the energy of any stretch of a run can
-be told afterwards, and that of its warm-up left out. Idle power is part of it: a step that waits uses energy too. So is
-whatever else runs on the same card or processor.
+A watched process reports the times of its steps; the meter the energy used by then. So the energy of any stretch of a run can
+be computed afterwards, without its warm-up. Idle power is included: a step that waits uses energy too. So is other work on the
+same card or processor.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 EVERY_S = 0.1
 """Drivers renew their readings about this often (NVML's energy counter, RAPL's 1 ms is far below)."""
 MOST_POINTS = 20_000
-"""Of one card; then every second point is dropped and they come half as often."""
+"""Maximum points per card; beyond it every second point is dropped and the interval doubles."""
 LEAST_WINDOW_S = 0.5
 """A shorter stretch holds too few readings. Rule of this project."""
 POWERCAP = Path("/sys/class/powercap")
@@ -35,7 +35,7 @@ MICRO_J = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class Energy:
-    """Energy of an interval of a run. ``energy_j`` is None where unknown; ``why`` is the reason."""
+    """Energy of an interval of a run. ``energy_j`` is None if unknown; ``why`` is the reason."""
 
     energy_j: float | None = None
     basis: str | None = None
@@ -79,7 +79,7 @@ class _GpuEnergy:
     meter: EnergyMeter
     track: _Track = field(default_factory=_Track)
     lost: str | None = None
-    """Why it did not answer once: what it used meanwhile is not known."""
+    """Reason for a failed reading: the energy in that interval is unknown."""
 
     def read(self) -> None:
         before_s = time.time()
@@ -120,9 +120,10 @@ class Meter:
             devices.close()
 
     def of(self, journal: Journal, from_s: float | None = None, to_s: float | None = None) -> Energy:
-        """Of the run with this journal between two moments of its own clock (``Tick.at_s``); from its begin until now without.
+        """Energy of the run with this journal between two moments of its own clock (``Tick.at_s``); default: from its start until
+        now.
 
-        Of the cards it holds tensors on; of the processor where it holds none.
+        Counts the cards with its tensors, or the processor without any.
         """
         begin = journal.begin
         if "clock_s" not in begin:

@@ -22,18 +22,18 @@ class Facts:
     """``cuda`` or ``cpu``: where the model's parameters are."""
     threads: int
     cores: int
-    """That this process may use."""
+    """Cores that this process may use."""
     n_workers: int | None
-    """Of the first loader; None where there is none."""
+    """Workers of the first loader; None without one."""
     epoch_steps: int | None
-    """Optimizer steps that one pass over the first loader's data takes, where both sizes are known."""
+    """Optimizer steps of one pass over the first loader's data, if both sizes are known."""
     epochs: float | None = None
     """Passes over its data that the script makes; None where that cannot be read."""
     item_s: float | None = None
-    """Of one item of the first loader's dataset, made in the loop's own process."""
+    """Seconds per item of the first loader's dataset, in the loop's own process."""
     item_cpu_s: float | None = None
     free_cores: float | None = None
-    """Of ``cores``, those that nobody used when the tuning began."""
+    """Those of ``cores`` that were idle when the tuning began."""
     taken_rate: float | None = None
     """Samples a second that the step would take if it never waited for data."""
     shares: Mapping[str, float] = field(default_factory=dict[str, float])
@@ -50,9 +50,9 @@ class Facts:
     compiler: bool = False
     """Whether torch.compile has what it needs on this device (a C++ compiler for a CPU, Triton for a GPU)."""
     bf16_units: bool | None = None
-    """Whether the processor multiplies in bf16 (AMX, AVX512_BF16 or Arm's bf16); None where that is not known, and on a GPU."""
+    """Whether the processor multiplies in bf16 (AMX, AVX512_BF16 or Arm's bf16); None if unknown, and on a GPU."""
     capability: tuple[int, int] | None = None
-    """Of an NVIDIA GPU."""
+    """Compute capability of an NVIDIA GPU."""
     batch: int | None = None
     """Samples in a batch of the first loader."""
     n_samples: int | None = None
@@ -142,7 +142,7 @@ def usable_cores() -> int:
 
 
 def has_compiler(device: str) -> bool:
-    """What inductor calls for: ``CXX``, g++ or clang++ for a CPU; Triton for a GPU."""
+    """Compiler used by inductor: ``CXX``, g++ or clang++ for a CPU; Triton for a GPU."""
     if device == "cuda":
         import importlib.util
 
@@ -151,7 +151,7 @@ def has_compiler(device: str) -> bool:
 
 
 def capability() -> tuple[int, int] | None:
-    """Of the first NVIDIA GPU, as torch tells it."""
+    """Compute capability of the first NVIDIA GPU, from torch."""
     import torch
 
     return torch.cuda.get_device_capability(0) if torch.cuda.is_available() and torch.version.cuda else None

@@ -14,7 +14,7 @@ from gpuwise.train.ticks import Step
 from gpuwise.train.tune.peak import Peaks
 
 LEAST_SHARE = 0.001
-"""Of the FLOP: products in a format with less do not matter, whether its peak is known or not. Rule of this project."""
+"""Share of the FLOP below which products in a format do not matter, even with an unknown peak. Rule of this project."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class Flop:
 
     per_sample: Mapping[str, float] = field(default_factory=dict[str, float])
     recomputed: float = 0.0
-    """What checkpointing computes again, a sample; not in ``per_sample``."""
+    """FLOP per sample recomputed by checkpointing; not in ``per_sample``."""
     why: str | None = None
 
     @property
@@ -71,7 +71,7 @@ def utilisation(flop: Flop, rate: float | None, peaks: Peaks) -> tuple[float | N
 
 
 def changes_flop(levers: Mapping[str, object]) -> dict[str, object]:
-    """Of the levers those under which other products are computed, or in another format."""
+    """Levers that change the products or their format."""
     from gpuwise.train.levers.table import BY_NAME
 
     return {name: value for name, value in levers.items() if BY_NAME[name].group in ("padding", "precision")}

@@ -28,12 +28,12 @@ from gpuwise.train.tune.trial import NO_DROPOUT, ROUNDING, TrialJob, run
 
 LOADER_GROUP = "loader"
 EPOCHS = 3
-"""Of which the batches are compared under levers that act from the second on."""
+"""Epochs of batches to compare under levers that act from the second on."""
 
 
 class Gate:
     """Compares changed runs of one job with the untouched one. ``own``: the format of the script's own autocast. ``base``:
-    levers of both sides, where the script does not run without them. ``epoch_steps``: steps of an epoch, where that is known."""
+    levers of both sides, if the script does not run without them. ``epoch_steps``: steps of an epoch, if known."""
 
     def __init__(
         self,
@@ -140,7 +140,7 @@ class Gate:
         return self._rounding[precision]
 
     def _content(self, levers: Mapping[str, object]) -> str | None:
-        """Why the loader gives other batches under these levers; None where it does not."""
+        """Reason why the loader returns other batches under these levers; None if it does not."""
         folder = self._folder / "loaded"
         outcome = run(
             self._job,
@@ -156,8 +156,8 @@ class Gate:
         return batches_differ(self._batches, folder / "batches", augmented=augmented)
 
     def _epochs(self, levers: Mapping[str, object]) -> str | None:
-        """Why the batches of ``EPOCHS`` epochs, or the random numbers drawn in them, are others under these levers; None where
-        they are the same. Everything else is as in the training: nothing is seeded anew, and dropout drops."""
+        """Reason why the batches of ``EPOCHS`` epochs, or their random numbers, differ under these levers; None if they are
+        the same. Everything else is as in the training: no reseeding, and dropout is on."""
         if self._epoch_steps is None:
             return "how long an epoch is cannot be told, and it acts from the second epoch on"
         notes = {name: self._folder / name / "notes.jsonl" for name in ("epochs", "changed epochs")}

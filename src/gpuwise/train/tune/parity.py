@@ -23,15 +23,15 @@ from typing import Any
 from gpuwise.train.levers.table import BY_NAME
 
 FACTOR = 5.0
-"""Rounding happens at a module's inputs, weights and inner operations as well as at its result, where the measured run has it:
-about as many places again in each of three, whose random errors add to twice as much; the rest is for the extremes of one draw.
-Rule of this project."""
+"""Allowed factor on measured rounding: it occurs at a module's inputs, weights and inner operations as well as at its result,
+where it was measured: four places, whose random errors add to twice as much; the rest covers extremes of one draw. Rule of
+this project."""
 SPREAD_FACTOR = 3.0
 """Times the difference between two runs of the untouched script."""
 UNITS = {"fp32": 2.0**-24, "fp32 reordered": 2.0**-18, "tf32": 2.0**-11, "fp16": 2.0**-11, "bf16": 2.0**-8, "fp8": 2.0**-4}
 STEPS = 5
 NEGLIGIBLE = 1e-6
-"""A parameter whose gradient is smaller than this share of the largest is held to that share: its own is rounding."""
+"""A parameter whose gradient is smaller than this share of the largest is compared with that share: its own value is rounding."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class Curve:
 
     losses: tuple[float, ...]
     norms: tuple[float, ...]
-    """Of the gradients of all parameters, step by step."""
+    """Norms of the gradients of all parameters, step by step."""
     gradients: tuple[str, ...]
     """Files, one for each optimizer."""
 
@@ -105,7 +105,7 @@ def precision_of(levers: Mapping[str, object], own: str | None = None) -> str:
 
 
 def changes_of(levers: Mapping[str, object]) -> str:
-    """What the levers do to the training: the furthest-reaching word."""
+    """Effect of the levers on the training: the strongest one."""
     order = ("exact", "order", "precision", "maths")
     return max((BY_NAME[name].training for name in levers), key=order.index, default="exact")
 
@@ -123,7 +123,7 @@ def curve_of(journal: Any, steps: int = STEPS) -> Curve:
 
 
 def distance(a: Curve, b: Curve) -> Distance:
-    """Of ``b`` from ``a``. Needs torch, in which the gradients are kept."""
+    """Distance of ``b`` from ``a``. Needs torch, in which the gradients are stored."""
     return Distance(_relative(a.losses, b.losses), _relative(a.norms, b.norms), *_gradient_distances(a.gradients, b.gradients))
 
 

@@ -17,7 +17,7 @@ class Device:
     kind: str
     """``cuda`` or ``cpu``."""
     name: str
-    """As the driver, or the system, names it."""
+    """Name from the driver or the system."""
     id: str = "cpu"
     """The driver's unique name; ``cpu``."""
     count: int = 1
@@ -29,7 +29,7 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class Peaks:
-    """FLOP/s by format, of all its devices; empty with a reason where nothing is known."""
+    """FLOP/s by format, of all its devices; empty with a reason if unknown."""
 
     flop_per_s: Mapping[str, float] = field(default_factory=dict[str, float])
     basis: str | None = None
@@ -38,7 +38,7 @@ class Peaks:
 
 
 def device_of(journal: Journal) -> Device | None:
-    """What the run's tensors are on; None where it ended before that was told."""
+    """Device of the run's tensors; None if it ended before reporting it."""
     event = journal.last("devices")
     if not event:
         return None
@@ -52,7 +52,7 @@ def device_of(journal: Journal) -> Device | None:
 
 
 def card_of(used: list[Mapping[str, Any]]) -> Device:
-    """Of the event ``devices``: the first card, and how many there are."""
+    """First card of the event ``devices``, and their number."""
     from gpuwise.machine.bench.subjects import accelerator_named
 
     first = used[0]
@@ -135,7 +135,7 @@ def measure_processor() -> Peaks:
 
 
 def processor_has_bf16() -> bool | None:
-    """By the flags that Linux lists (``amx_bf16``, ``avx512_bf16``; ``bf16`` on Arm)."""
+    """From the flags that Linux lists (``amx_bf16``, ``avx512_bf16``; ``bf16`` on Arm)."""
     try:
         with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:  # noqa: PTH123 - read once, as lines
             flags = next((line for line in file if line.lower().startswith(("flags", "features"))), "")

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 FAMILY, LEVER_FAMILY = "train", "train-lever"
 TUNED, RAN, UNTOUCHED = "tune", "run", "untouched"
 MOST_RECENT = 8
-"""Of a script's runs, so many of the newest are predicted from. Rule of this project."""
+"""Number of a script's newest runs used for predictions. Rule of this project."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +55,13 @@ class RateMeasurement:
     memory_bytes: int | None = None
     predicted_memory_bytes: int | None = None
     energy_j: float | None = None
-    """Of a sample."""
+    """Energy per sample."""
     utilisation: float | None = None
     n_steps: int = 0
 
 
 def script_of(script: str, arguments: Sequence[str], *, module: bool = False) -> Script:
-    """By its text; of a module that is not found in this folder, by its name."""
+    """Identity of a script by its text; of a module that is not in this folder, by its name."""
     places = [Path(script)]
     if module:
         place = Path(script.replace(".", "/"))
@@ -273,7 +273,7 @@ class Errors:
     n: int
     scripts: int
     median_error: float
-    """Of |predicted / measured - 1|."""
+    """Median of |predicted / measured - 1|."""
     bias: float
     """Median of predicted / measured - 1."""
     worst: float
@@ -286,7 +286,7 @@ class Comparison:
     at_s: float
     kind: str
     job: str
-    """A number of script and arguments that says nothing of them."""
+    """Hash of script and arguments that does not reveal them."""
     device: str
     per: str
     predicted: float
@@ -300,7 +300,7 @@ class Comparison:
 
 
 def comparisons() -> list[Comparison]:
-    """Oldest first; empty where nothing is kept. Raises DataError where the records cannot be read."""
+    """Oldest first; empty without records. Raises DataError for unreadable records."""
     from gpuwise.records.store import records_path
 
     if not records_path().exists():
@@ -324,7 +324,7 @@ def comparisons() -> list[Comparison]:
 
 
 def prediction_errors() -> list[Errors]:
-    """By kind (``tune``, ``run``); empty where nothing is kept. Raises DataError where the records cannot be read."""
+    """By kind (``tune``, ``run``); empty without records. Raises DataError for unreadable records."""
     rows = comparisons()
     found: list[Errors] = []
     for kind in (TUNED, RAN):

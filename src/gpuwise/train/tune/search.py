@@ -31,7 +31,7 @@ from gpuwise.units import format_duration
 
 Levers = dict[str, object]
 SLOW_START = 10.0
-"""A trial may take so many times as long as the untouched script took until it had enough steps (compilation)."""
+"""Time limit of a trial, as a multiple of the untouched script's time until it had enough steps (compilation)."""
 LEAST_LIMIT_S = 120.0
 FINAL_PAIRS, MOST_FINAL_PAIRS, LEAST_PAIRS, MOST_PAIRS = 4, 12, 3, 8
 FINAL_SPREAD = 0.2
@@ -39,27 +39,27 @@ FINAL_SPREAD = 0.2
 HOPELESS = 0.8
 """After one pair: a lever that is this slow is not measured again."""
 EPOCH_LIMIT_S = 90.0
-"""A cache is only worth something from the second epoch on; a trial waits for the first no longer than this."""
+"""A cache helps only from the second epoch on; a trial waits for the first at most this long."""
 MISSED = 0.05
-"""That the intervals of all levers tried may miss together: half of it lies below them, and what looking again after every
-pair adds about makes up for that (test_stats.py)."""
+"""Probability that the intervals of any lever tried may miss: half of it is below them, and the increase by looking after
+every pair is about as large (test_stats.py)."""
 MOST_SETTLED = 32
-"""Pairs of one lever, at most, where no lever is kept yet."""
+"""Maximum pairs of one lever while no lever is kept yet."""
 FINAL_SHARE = 0.4
-"""Of the minutes, at most, that are held back for measuring all levers together."""
+"""Maximum share of the minutes reserved for measuring all levers together."""
 BEYOND = 1.5
-"""A gain that is so many times what the lever's share of the step allows is the machine's doing. Rule of this project."""
+"""A gain this many times above what the lever's share of the step allows is attributed to the machine. Rule of this project."""
 SEEING_SHARE = 0.1
-"""Of the minutes, that are held back besides where nothing says how long the script trains: to see whether it ends soon."""
+"""Share of the minutes also reserved if the training's length is unknown: to see whether it ends soon."""
 WORTHWHILE = 3.0
 """Times what ``gpuwise run`` takes to start, that levers save in a training that is long. Rule of this project."""
 RUN_LENGTH_S = 3600.0
-"""Of a training of which nobody says how long it takes."""
+"""Assumed length of a training of unknown length."""
 CROWDING = ("workers", "prefetch", "threads")
 """Levers whose processes and threads ask for the processors as other programs do: the loop's waiting for them is its own."""
 CROWD = 0.3
-"""Share of the loop's time that other programs had, from which such levers are tried last, as they can hardly be told from the
-others; not workers, where most of the step is for them to take. Rule of this project."""
+"""Share of the loop's time taken by other programs above which such levers are tried last, as their effect is hard to
+distinguish; except workers, if they may save most of the step. Rule of this project."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,12 +74,12 @@ class Options:
     only: tuple[str, ...] = ()
     parity: bool = True
     run_length_s: float | None = None
-    """Of the training that is tuned for: compilation and the start of ``gpuwise run`` are paid once in it. The script's own
-    where nobody says and it is known, else ``RUN_LENGTH_S``."""
+    """Length of the training to tune for: compilation and the start of ``gpuwise run`` occur once in it. Default: the script's
+    own if known, else ``RUN_LENGTH_S``."""
     find_batch: bool = False
-    """Look for the largest batch and the one worth taking, under the kept levers."""
+    """Search the largest batch and the best one, with the kept levers."""
     accept_batch: bool = False
-    """Take the batch that was found although it changes the training."""
+    """Use the batch that was found although it changes the training."""
     memory_bytes: float | None = None
     """Memory limit of the training; default: the free memory minus a reserve."""
 
@@ -92,7 +92,7 @@ class CandidateResult:
     value: object
     label: str
     result: str
-    """``kept``, ``refused`` (trains otherwise), ``not faster``, ``undecided``, ``failed``, ``not tried``, ``no time``."""
+    """``kept``, ``refused`` (changes the training), ``not faster``, ``undecided``, ``failed``, ``not tried``, ``no time``."""
     why: str
     gain: Gain | None = None
     ceiling: float | None = None
@@ -116,35 +116,35 @@ class Result:
     levers: Levers
     tried: tuple[CandidateResult, ...]
     gain: Gain | None
-    """Of all levers together, measured against the untouched script; None where none was kept."""
+    """Gain of all levers together, measured against the untouched script; None if none was kept."""
     parity: Verdict | None
-    """Of all together."""
+    """Parity of all together."""
     spent_s: float
     out_of_time: bool
     fitting: Fitting | None = None
-    """What makes the script's own batch fit; None where it does by itself."""
+    """Changes that make the script's own batch fit; None if it fits without."""
     sizes: Sizes | None = None
-    """What the batch finder found, where it was asked for."""
+    """Result of the batch finder, if requested."""
     spread: float | None = None
     """How far runs of the same levers lay apart, as a share of their middle: the machine's own noise, the widest seen."""
     run_length_s: float = RUN_LENGTH_S
-    """Of the training that was tuned for."""
+    """Length of the training tuned for."""
     is_own_length: bool = False
-    """That is the script's own, by its epochs and steps."""
+    """Whether that is the script's own, by its epochs and steps."""
     too_short: str | None = None
-    """Why nothing is kept although it is faster: a training so short gains less than ``gpuwise run`` takes to start."""
+    """Reason why nothing is kept although it is faster: the training is too short to recover the start of ``gpuwise run``."""
     pair_s: float = 0.0
-    """Of a pair of runs."""
+    """Seconds of a pair of runs."""
     missed: float = MISSED
-    """That the interval of one lever may miss."""
+    """Probability that the interval of one lever may miss."""
     is_undisturbed: bool = False
     """Gain and rates are of the time in which no other program had the loop's processor."""
     whole: Gain | None = None
-    """Of whole trainings with the start of ``gpuwise run``; None where they were too long to be measured."""
+    """Gain of whole trainings including the start of ``gpuwise run``; None if they were too long to measure."""
 
     @property
     def pairs_missing(self) -> int | None:
-        """Pairs of runs that would decide the levers that are open; None where runs lie too far apart for any number to do."""
+        """Pairs of runs that would decide the open levers; None if the runs vary too much for any number."""
         n = 0
         for t in self.open_ones:
             if t.gain is None or t.gain.n_pairs < 2:
@@ -158,12 +158,12 @@ class Result:
 
     @property
     def could_not_tell(self) -> bool:
-        """Nothing is kept, and runs lay too far apart to say that nothing is faster."""
+        """Whether nothing is kept because the runs vary too much to decide."""
         return not self.levers and bool(self.open_ones)
 
     @property
     def open_ones(self) -> tuple[CandidateResult, ...]:
-        """Levers of which it is not known whether they give something that one would want to know."""
+        """Levers whose benefit is still undecided."""
         return tuple(
             t
             for t in self.tried
@@ -172,7 +172,7 @@ class Result:
 
 
 class _MinutesOver(Exception):
-    """A run of a pair was stopped for the end of the minutes: nothing is known of it."""
+    """A run of a pair was stopped at the end of the minutes: it has no result."""
 
 
 class Search:
@@ -192,10 +192,10 @@ class Search:
         self._ends_s = time.monotonic() + options.minutes * 60.0
         self._tries_until_s = self._ends_s
         self._missed = MISSED
-        """That the interval of one lever may miss."""
+        """Probability that the interval of one lever may miss."""
         self._spreads: list[float] = []
         self._base: Levers = {}
-        """Of both sides of every pair: without them the script does not run."""
+        """Levers of both sides of every pair, without which the script does not run."""
         self._best: Levers = {}
         self._fitting: Fitting | None = None
         self._candidates: list[Candidate] = []
@@ -273,7 +273,7 @@ class Search:
         return own_s, True
 
     def _plan(self, candidates: list[Candidate], facts: Facts, before: Trial) -> None:
-        """What the minutes are for, told before they are spent."""
+        """Use of the minutes, reported before they are spent."""
         n = sum(c.hopeless is None and not isinstance(self._epoch(c.lever.name, facts, before), str) for c in candidates)
         pair_s = 2.0 * max(self._reference_wall_s, 1.0)
         left_s = max(self._ends_s - time.monotonic(), 0.0)
@@ -320,7 +320,7 @@ class Search:
         return Facts(**facts), before, capacity
 
     def _observe(self) -> dict[str, Any]:
-        """The script as it is (or fits): its trial and facts; only its batch where it does not fit."""
+        """The script as it is (or fits): its trial and facts; only its batch if it does not fit."""
         stop = Stop(steps=self._options.steps, at_least_s=self._options.least_s, seconds=60.0)
         outcome = self._run({OBSERVE: True, **self._base}, stop)
         capacity = capacity_of(outcome.journal, self._options.memory_bytes)
@@ -354,7 +354,7 @@ class Search:
         self._fitting, self._base, self._best = fitting, levers, dict(levers)
 
     def _limit(self, wall_s: float, capacity: Capacity) -> None:
-        """Of every trial from here on."""
+        """Time limit of every later trial."""
         host = memory_limit() if capacity.device else min(memory_limit(), int(capacity.memory_bytes))
         device = int(capacity.memory_bytes) if capacity.device else None
         self._job = replace(self._job, limits=Limits(wall_s=wall_s, memory_bytes=host), device_memory_bytes=device)
@@ -373,7 +373,7 @@ class Search:
         )
 
     def _sizes(self, facts: Facts, before: Trial, capacity: Capacity) -> Sizes:
-        """The batch finder under what was kept."""
+        """Run the batch finder with the kept levers."""
         if self._fitting is not None:
             return Sizes(self._fitting.own, capacity.words, why="the script's own batch does not fit as it is")
         rate = before.rate if before.per == "samples" else None
@@ -449,8 +449,8 @@ class Search:
         return tried("kept", f"{gain.ratio:.2f}x", gain=gain, parity=verdict, extra_s=extra_s)
 
     def _settle(self, candidates: list[Candidate], tried: list[CandidateResult], facts: Facts, before: Trial, gate: Gate) -> None:
-        """More pairs of those nearest to being kept, where none is, and then those that had no time: in the minutes held back for
-        all levers together."""
+        """More pairs of the levers nearest to being kept, if none is, and then of those that had no time, within the minutes
+        reserved for all levers together."""
         self._tries_until_s = self._ends_s
         near = [at for at, t in enumerate(tried) if t.result == "undecided" and t.gain and t.gain.ratio > LEAST_GAIN]
         near.sort(key=lambda at: -getattr(tried[at].gain, "ratio", 0.0))
@@ -463,7 +463,7 @@ class Search:
                 return
 
     def _own_pairs(self, other: Levers) -> list[tuple[Trial, Trial]]:
-        """Pairs that were measured of the one lever that is kept, where ``other`` is the script without it."""
+        """Measured pairs of the one kept lever, if ``other`` is the script without it."""
         added = {k: v for k, v in self._best.items() if k not in other}
         if len(added) != 1 or other != self._base:
             return []
@@ -495,7 +495,7 @@ class Search:
             self._spreads.append(spread)
 
     def _pair(self, candidate: Candidate, at: int, skip: int) -> tuple[Trial, Trial]:
-        """Without and with it, one right after the other, in turns the other way round."""
+        """A run without and one with it, back to back, in alternating order."""
         key = self._key(candidate, at)
         changed: Levers = {**self._best, candidate.lever.name: candidate.value}
 
@@ -542,8 +542,8 @@ class Search:
     def _together(
         self, facts: Facts, before: Trial, gate: Gate, tried: list[CandidateResult]
     ) -> tuple[Gain | None, Verdict | None, Trial, Trial]:
-        """The kept levers against the untouched script, and what does not add to the others dropped: gain, verdict, and the pair
-        of runs in the middle. Nothing is kept whose whole is not faster at the low end of its interval."""
+        """The kept levers against the untouched script, dropping those that add nothing: gain, verdict, and the median pair of
+        runs. Nothing is kept unless the total is faster at the low end of its interval."""
         if self._best == self._base:
             return None, None, before, before
         self._say("all of it against the untouched script")
@@ -562,16 +562,16 @@ class Search:
                 continue
             why = "together with the others it trains otherwise" if not passed else f"together they are not faster: {gain.words}"
             if not self._drop_weakest(tried, why) or self._best == self._base:
-                # each held by itself, and together they do not
+                # each passes alone, but together they do not
                 middle = self._middle(gain, untouched, changed)
                 self._best = dict(self._base)
                 return gain, verdict, *middle
 
     def _against(self, other: Levers, facts: Facts, before: Trial) -> tuple[list[Trial], list[Trial]]:
-        """Interleaved runs under ``other`` and under what is kept."""
+        """Interleaved runs under ``other`` and with the kept levers."""
         skip = self._epoch("cache_decode", facts, before) if set(CACHES) & set(self._best) else 0
         steps = skip if isinstance(skip, int) else 0
-        # where the minutes hold no other runs, what a single lever was kept for is all that is known of it
+        # if there is no time for other runs, the result of the single lever is all that is known
         is_short = time.monotonic() + 2.0 * FINAL_PAIRS * self._reference_wall_s > self._ends_s
         pairs = self._own_pairs(other) if is_short else []
         untouched: list[Trial] = [a for a, _ in pairs]
@@ -659,9 +659,8 @@ class Search:
         return f"{saved_s:.1f} s are saved in {self._length_words}, and {starts}"
 
     def _ends_soon(self, gain: Gain, start_s: float) -> bool | None:
-        """Whether a script of which nothing says how long it trains comes to its end before the levers have saved ``WORTHWHILE``
-        times what ``gpuwise run`` takes to start: it is run untouched until then, or as long as the minutes last. None where
-        they do not last until that start is saved."""
+        """Whether a script of unknown length ends before the levers have saved ``WORTHWHILE`` times the start of ``gpuwise
+        run``: it is run untouched until then, or as long as the minutes last. None if they end before that start is saved."""
         limit_s = min(self._seeing_s(gain, start_s), self._ends_s - time.monotonic())
 
         def run_it() -> dict[str, Any]:
@@ -681,7 +680,7 @@ class Search:
         return True
 
     def _seeing_s(self, gain: Gain, start_s: float) -> float:
-        """Seconds until which the script is run to see whether it ends; others at work make them as many times more."""
+        """Seconds for which the script is run to see whether it ends; longer in proportion to other active programs."""
         return WORTHWHILE * start_s / (1.0 - 1.0 / gain.low) * self._crowding + self._reference_wall_s
 
     def _says_enough(self, gain: Gain) -> bool:
@@ -694,7 +693,7 @@ class Search:
 
     @property
     def _is_known(self) -> bool:
-        """Whether somebody says how long the training takes, or the script does."""
+        """Whether the training's length is given or known from the script."""
         return self._is_own_length or self._options.run_length_s is not None
 
     @property
@@ -706,7 +705,7 @@ class Search:
         return self._has_workers or bool({*CROWDING} & {*self._best})
 
     def _whole_gain(self, start_s: float) -> Gain | None:
-        """Of whole trainings, measured."""
+        """Measured gain of whole trainings."""
 
         def measure(levered: bool, at: int) -> float | None:
             levers = self._best if levered else self._base
@@ -742,8 +741,8 @@ class Search:
         return gain_of([self._rates(a, b, {*self._best}) for a, b in zip(untouched, changed, strict=True)])
 
     def _rates(self, a: Trial, b: Trial, levers: Iterable[str]) -> tuple[float, float]:
-        """Of a pair of runs, under any of ``levers``: without what other programs took of them, which differs from run to run by
-        more than a lever gives; by the clock, where the script's own processes may have taken it."""
+        """Rates of a pair of runs under any of ``levers``: without the time of other programs, which varies between runs by
+        more than a lever gains; by wall clock if the script's own processes may have used it."""
         if not self._is_undisturbed(a, b, levers):
             return a.rate or 0.0, b.rate or 0.0
         return a.undisturbed_rate or 0.0, b.undisturbed_rate or 0.0
@@ -757,7 +756,7 @@ def _named(levers: Mapping[str, object]) -> str:
 
 
 def undisturbed(trial: Trial) -> Trial:
-    """With rate and step of the time in which no other thread had the loop's processor."""
+    """The trial with rate and step of the time in which no other thread had the loop's processor."""
     if not trial.rate or not trial.undisturbed_rate or trial.step_s is None:
         return trial
     return replace(trial, rate=trial.undisturbed_rate, step_s=trial.step_s * trial.rate / trial.undisturbed_rate)

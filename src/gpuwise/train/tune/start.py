@@ -15,8 +15,8 @@ TURNS = 2
 
 
 def start_of_run(folder: Path, levers: Mapping[str, object]) -> float | None:
-    """Seconds of the processor that ``gpuwise run`` with these levers adds to a script that imports torch and ends: the least of
-    ``TURNS`` each. None where the system does not tell, or it does not run."""
+    """Processor seconds that ``gpuwise run`` with these levers adds to a script that imports torch and ends: the minimum of
+    ``TURNS`` each. None if the system does not report it, or it does not run."""
     place = (folder / "start").resolve()
     place.mkdir(parents=True, exist_ok=True)
     script, config = place / "start.py", place / "gpuwise.toml"

@@ -1,7 +1,7 @@
-"""Everything that a tuning has measured, one line each, on the disk before the next begins.
+"""Measurements of a tuning, one line each, on disk before the next begins.
 
-The search asks for a measurement by its name and is given the kept one where there is one: going on after the process was
-killed is running the same search again.
+The search requests a measurement by its name and gets the stored one if available: after a killed process, resuming is the
+same search again.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ VERSION = 2
 
 
 class State:
-    """The file of one tuning. ``subject`` says what is tuned; a file about something else is not gone on with."""
+    """The file of one tuning. ``subject`` identifies what is tuned; a file about another subject is not resumed."""
 
     def __init__(self, folder: Path, subject: Mapping[str, Any], *, resume: bool) -> None:
         self.path = folder / FILE
@@ -76,8 +76,8 @@ class State:
 
 @contextmanager
 def alone_in(folder: Path) -> Generator[None]:
-    """No other tuning is at work in ``folder`` for the length of the context: they would clear each other's runs. Raises
-    InputError while there is another. Where the system has no locks on files nothing is held."""
+    """Exclusive lock on ``folder`` for the context: two tunings would delete each other's runs. Raises InputError while there
+    is another. No effect if the system has no file locks."""
     try:
         import fcntl
     except ImportError:
@@ -96,7 +96,7 @@ def alone_in(folder: Path) -> Generator[None]:
 
 
 def subject_of(script: str, arguments: Sequence[str], *, module: bool, versions: Mapping[str, str]) -> dict[str, Any]:
-    """What a tuning is about: the script's words and text, and the software."""
+    """Identity of a tuning: the script's words and text, and the software."""
     text = b"" if module else read_bytes(Path(script))
     return {
         "script": script,

@@ -32,7 +32,7 @@ class Gain:
 
     @property
     def words(self) -> str:
-        """``2.41x (2.20 to 2.63)``; the interval of a single pair is not known."""
+        """``2.41x (2.20 to 2.63)``; the interval of a single pair is unknown."""
         if self.n_pairs < 2:
             return f"{self.ratio:.2f}x (one pair)"
         return f"{self.ratio:.2f}x ({self.low:.2f} to {self.high:.2f})"
@@ -43,13 +43,13 @@ class Gain:
 
 
 def gain_of(pairs: Sequence[tuple[float, float]], *, missed: float = 0.05) -> Gain:
-    """From rates (A, B) of each pair, all above zero; the interval covers all but ``missed`` of cases. Where several levers are
-    judged, each is given its part of what may be missed (Bonferroni).
+    """From rates (A, B) of each pair, all above zero; the interval covers all but ``missed`` of cases. With several levers, each
+    gets its share of the error probability (Bonferroni).
 
-    Student's interval of the mean of log ratios; with enough pairs ranks (of a binomial) that leave out the smallest and the
-    largest, so that a single disturbed run does not move it. Between the two, where ranks would reach from the smallest to the
-    largest and one run decides all, the interval of the signed ranks (Wilcoxon 1945; Hodges and Lehmann 1963): what disturbs a
-    machine meets either run of a pair alike, and so the log ratios lie symmetrically about the true one.
+    Few pairs: Student's interval of the mean of log ratios. Enough pairs: ranks (of a binomial) without the smallest and the
+    largest, so that a single disturbed run does not matter. In between, where ranks would span the whole range and one run
+    decides all: the interval of the signed ranks (Wilcoxon 1945; Hodges and Lehmann 1963), since disturbances affect both runs
+    of a pair alike and the log ratios are symmetric around the true one.
     """
     logs = sorted(math.log(b / a) for a, b in pairs)
     n = len(logs)
@@ -75,7 +75,7 @@ def _exp(value: float) -> float:
 
 def pairs_that_tell(gain: Gain, *, missed: float, most: int) -> int | None:
     """About how many pairs would decide a gain like this one (its interval above ``LEAST_GAIN``, or below ``WORTH_KNOWING``),
-    were others to lie as far apart; None where more than ``most`` would not do, and of a single pair."""
+    assuming the same spread; None if even ``most`` would not, and for a single pair."""
     if gain.n_pairs < 2 or not math.isfinite(gain.high) or gain.low <= 0.0:
         return None
     half = math.log(gain.high / gain.low) / 2.0
@@ -88,8 +88,8 @@ def pairs_that_tell(gain: Gain, *, missed: float, most: int) -> int | None:
 
 
 def student_t(share: float, freedom: int) -> float:
-    """The value that Student's t with so many degrees of freedom stays below in ``share`` (above a half) of cases, by bisection
-    of its distribution (Abramowitz and Stegun 1964, 26.7.3 and 26.7.4)."""
+    """The value that Student's t with the given degrees of freedom stays below in ``share`` (above a half) of cases, by
+    bisection of its distribution (Abramowitz and Stegun 1964, 26.7.3 and 26.7.4)."""
     low, high = 0.0, 1.0
     while _student_share(high, freedom) < share:
         high *= 2.0
@@ -112,15 +112,14 @@ def _student_share(t: float, freedom: int) -> float:
 
 
 def spread_of(rates: Sequence[float]) -> float | None:
-    """How far runs of one and the same thing lie apart, as a share of the middle one: from the lowest to the highest; None of
-    fewer than two."""
+    """Spread of runs of the same thing, from lowest to highest, as a share of the median; None for fewer than two."""
     return (max(rates) - min(rates)) / statistics.median(rates) if len(rates) > 1 else None
 
 
 def _left_out(n: int, missed: float) -> int:
-    """How many of the means of two of ``n`` values (each with itself too) may be left out at either end, for an interval that
-    misses their centre at most so often; -1 where even all of them miss it more often. By the distribution of the sum of the
-    signed ranks: of 2 ** n signs, those by which numbers of 1 to n add to as little."""
+    """Number of pairwise means of ``n`` values (including each with itself) to drop at either end for an interval that misses
+    their centre with at most the given probability; -1 if even all of them miss it more often. From the distribution of the
+    signed-rank sum: the number of the 2 ** n signs for which numbers 1 to n add to that little."""
     ways = [1]
     for rank in range(1, n + 1):
         longer = ways + [0] * rank

@@ -20,11 +20,11 @@ from gpuwise.train.tune.flop import Flop, flop_of
 from gpuwise.train.tune.peak import Device, device_of
 
 OBSERVE, NO_DROPOUT, ROUNDING, LONGEST = "_observe", "_no_dropout", "_rounding", "_longest"
-"""As :mod:`gpuwise.train.levers.apply` has them, which needs torch."""
+"""Same as in :mod:`gpuwise.train.levers.apply`, which needs torch."""
 SEED = 20_260_101
 BLOCKS = 5
 STALLED = 4.0
-"""A step that takes so many times the median tells of the machine, not of the script. Rule of this project."""
+"""A step this many times longer than the median was delayed by the machine, not the script. Rule of this project."""
 
 
 METERED = "metered"
@@ -43,7 +43,7 @@ class TrialJob:
     limits: Limits = field(default_factory=Limits)
     environment: Mapping[str, str] = field(default_factory=dict[str, str])
     device_memory_bytes: int | None = None
-    """That the caching allocator of a GPU may take."""
+    """Maximum bytes for a GPU's caching allocator."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,16 +57,16 @@ class Trial:
     step_s: float | None = None
     """Median."""
     rate: float | None = None
-    """Samples a second; steps a second where nothing says what a sample is."""
+    """Samples per second; steps per second if the sample size is unknown."""
     undisturbed_rate: float | None = None
     """The same of the time in which no other thread had the loop's processor."""
     per: str = "samples"
     shares: dict[str, float] = field(default_factory=dict[str, float])
-    """Of the steps' time: data, copy, forward, backward, optimizer, save, other."""
+    """Shares of the steps' time: data, copy, forward, backward, optimizer, save, other."""
     columns_per_sample: float | None = None
     """Ids in the batches, the padding with them."""
     warm_up_s: float = 0.0
-    """What the steps before took longer than they take later: compilation, first batches."""
+    """Additional time of the first steps relative to later ones: compilation, first batches."""
     wall_s: float = 0.0
     memory_bytes: int | None = None
     """Peak of the device's allocator; of the process and its children where there is no device."""
@@ -74,11 +74,11 @@ class Trial:
     refused: dict[str, str] = field(default_factory=dict[str, str])
     """Levers that could not take hold, and why."""
     applied: list[str] = field(default_factory=list[str])
-    """Levers that said that they took hold."""
+    """Levers that reported success."""
     error: str | None = None
     out_of_memory: bool = False
     energy: Energy = NOT_METERED
-    """Of one sample (one step where nothing says what a sample is), over the steady steps."""
+    """Energy per sample (per step if the sample size is unknown), over the steady steps."""
     flop: Flop = NOT_COUNTED
     device: Device | None = None
 
@@ -106,8 +106,8 @@ def run(
     parity: Parity | None = None,
     count: bool = False,
 ) -> Outcome:
-    """The script under ``levers``; everything it writes by ``torch.save`` or prints goes to ``folder``. Its energy is metered;
-    with ``OBSERVE``, or where ``count`` says so, the operations of one turn of its loop are counted."""
+    """Run the script under ``levers``; its ``torch.save`` files and prints go to ``folder``. Its energy is metered; with
+    ``OBSERVE``, or ``count``, the operations of one turn of its loop are counted."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     settings = Settings(
@@ -134,14 +134,14 @@ def run(
 
 
 def trial_of(outcome: Outcome, *, skip_steps: int = 0) -> Trial:
-    """What a run's journal tells; ``skip_steps``: an epoch in which a cache fills."""
+    """Result from a run's journal; ``skip_steps``: an epoch in which a cache fills."""
     from gpuwise.train.levers.table import BY_NAME
 
     journal = outcome.journal
     ticks, early = journal.ticks, list[Step]()
     event = journal.last("flop")
     if event.get("from_tick") is not None and len(steps_of(ticks[event["to_tick"] :])) > 1:
-        # the turn that was counted tells nothing of the script's speed
+        # the counted turn does not reflect the script's speed
         early, ticks = steps_of(ticks[: event["from_tick"] + 1]), ticks[event["to_tick"] :]
     late = steps_of(ticks)
     steps = early + late
@@ -181,7 +181,7 @@ def trial_of(outcome: Outcome, *, skip_steps: int = 0) -> Trial:
 
 
 def energy_of(journal: Journal, ticks: list[Tick], kept: list[Step]) -> Energy:
-    """Of one sample, over ``kept``: the last of the turns that ``ticks`` close."""
+    """Energy per sample over ``kept``: the last of the turns that ``ticks`` close."""
     meter = journal.last(METERED).get("meter")
     if not isinstance(meter, Meter):
         return NOT_METERED
@@ -193,9 +193,9 @@ def energy_of(journal: Journal, ticks: list[Tick], kept: list[Step]) -> Energy:
 
 
 def rate_of(steps: list[Step]) -> float:
-    """Samples (where there are none, steps) a second: median over up to ``BLOCKS`` blocks of consecutive steps.
+    """Samples (or steps) per second: median over up to ``BLOCKS`` blocks of consecutive steps.
 
-    Inside a block every wait counts, as those of a loader that comes in bursts; a single stall of the machine spoils one block.
+    Inside a block every wait counts, such as those of a bursty loader; a single stall of the machine affects one block.
     """
     size = max(len(steps) // BLOCKS, 1)
     blocks = [steps[at : at + size] for at in range(0, len(steps) - size + 1, size)]
@@ -203,7 +203,7 @@ def rate_of(steps: list[Step]) -> float:
 
 
 def shares_of(steps: list[Step]) -> dict[str, float]:
-    """Of the steps' wall time, by phase; steps in which the machine stalled are left out."""
+    """Shares of the steps' wall time, by phase; steps in which the machine stalled are excluded."""
     middle = statistics.median(s.wall_s for s in steps)
     steps = [s for s in steps if s.wall_s <= STALLED * middle]
     wall = sum(s.wall_s for s in steps)

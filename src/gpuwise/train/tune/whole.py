@@ -16,11 +16,11 @@ SPARE = 1.5
 def whole_gain(
     measure: Callable[[bool, int], float | None], start_s: float, pair_s: float, until_s: float, missed: float
 ) -> Gain | None:
-    """How much faster whole trainings are under the levers, ``start_s`` of ``gpuwise run`` with them. None where fewer than
-    ``LEAST_PAIRS`` pairs, each of about ``pair_s``, end before ``until_s`` (``time.monotonic``), or one does not end well.
+    """Speedup of whole trainings under the levers, including ``start_s`` of ``gpuwise run``. None if fewer than ``LEAST_PAIRS``
+    pairs, each of about ``pair_s``, end before ``until_s`` (``time.monotonic``), or one fails.
 
-    ``measure(levered, at)`` gives the seconds of the training in pair ``at``. The two of a pair run in turns one way round and
-    the other; pairs are added until the interval lies on one side of 1.
+    ``measure(levered, at)`` returns the seconds of the training in pair ``at``. Pairs alternate their order and are added
+    until the interval is on one side of 1.
     """
     pairs: list[tuple[float, float]] = []
     for at in range(MOST_PAIRS):

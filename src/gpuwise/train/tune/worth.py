@@ -19,27 +19,27 @@ from gpuwise.train.tune.trial import NOT_COUNTED, Trial, TrialJob, run, trial_of
 from gpuwise.units import HOUR_S, J_PER_KWH
 
 COUNTED_STEPS = 8
-"""Of a run in which only the operations of a turn are counted."""
+"""Steps of a run in which only the operations of a turn are counted."""
 COUNT_LIMIT_S = 600.0
 
 
 @dataclass(frozen=True, slots=True)
 class Worth:
-    """Before and after; what is not known is None, with why."""
+    """Before and after; unknown values are None, with the reason."""
 
     device: Device | None
     flop: tuple[Flop, Flop]
-    """Of a sample."""
+    """FLOP per sample."""
     utilisation: tuple[float | None, float | None]
     """Share of the peak (MFU)."""
     utilisation_why: str | None
     peak_basis: str | None
     energy: tuple[Energy, Energy]
-    """Of a sample, idle power with it."""
+    """Energy per sample, idle power included."""
     run_length_s: float = 0.0
-    """Of the training that was tuned for."""
+    """Length of the training tuned for."""
     saved_s: float = 0.0
-    """Of it."""
+    """Time saved in it."""
     saved_kwh: float | None = None
     saved_usd: float | None = None
     """At a price of the hour; None without one."""
@@ -54,7 +54,7 @@ def worth_of(
     *,
     usd_per_hour: float | None = None,
 ) -> Worth:
-    """Counts the operations of the tuned script anew where a lever changes them; that run is kept with the others."""
+    """Count the operations of the tuned script again if a lever changes them; that run is stored with the others."""
     untouched = _first_count(state)
     flop = (untouched, _flop_after(untouched, result, job, state, folder, zygote))
     device = result.before.device
@@ -87,7 +87,7 @@ def _saved_kwh(result: Result, run_length_s: float) -> float | None:
 
 
 def _first_count(state: State) -> Flop:
-    """As the tuning's first run counted it."""
+    """Count of the tuning's first run."""
     if not state.has("untouched"):
         return NOT_COUNTED
     kept: Mapping[str, Any] = state.measured("untouched", dict[str, Any])

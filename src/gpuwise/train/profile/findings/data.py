@@ -26,7 +26,7 @@ MAKERS, LEAST_OF_WAIT = 2, 0.1
 
 
 def waiting(data: ProfileData) -> Finding | None:
-    """The loop waits for its loader."""
+    """The finding that the loop waits for its loader."""
     waited = data.part(DATA)
     facts = data.facts
     proof, confidence = "", "medium"
@@ -81,7 +81,7 @@ def _loader(data: ProfileData) -> Mapping[str, Any]:
 
 
 def _starts_s(data: ProfileData, loader: Mapping[str, Any]) -> float:
-    """Seconds a step that the first wait of every epoch takes beyond the others: workers that are started anew."""
+    """Seconds per step that the first wait of every epoch takes beyond the others: workers that are restarted."""
     n, steps = loader.get("n_batches") or 0, () if data.facts is None else data.facts.steps
     if not loader.get("num_workers") or loader.get("persistent_workers") or not n or len(steps) < 2 * n:
         return 0.0
@@ -177,8 +177,8 @@ def padding(data: ProfileData) -> Finding | None:
 
 
 def _of_ids(data: ProfileData) -> float:
-    """The share of the products' and convolutions' time that has the length of the ids in its shapes: an encoder of images beside
-    one of text has no padding. 1 where no shapes tell."""
+    """The share of the products' and convolutions' time with the length of the ids in their shapes: an image encoder beside a
+    text encoder has no padding. 1 without shapes."""
     if data.trace is None:
         return 1.0
     ids = [data.trace.inputs(row).shapes for row in data.rows(OP_CATEGORIES, lambda n: n == "aten::embedding").tolist()]

@@ -9,7 +9,8 @@ HOT = ("HW_THERMAL_SLOWDOWN", "SW_THERMAL_SLOWDOWN", "HW_SLOWDOWN")
 CAPPED = ("SW_POWER_CAP", "HW_POWER_BRAKE_SLOWDOWN")
 """Names of ``machine.devices.readings.EventReason``."""
 LOST = 0.15
-"""Of the speed while the clocks are held: how far they fall differs by card. Rule of this project; hence the low confidence."""
+"""Assumed loss of speed while the clocks are reduced: the actual drop differs by card. Rule of this project; hence the low
+confidence."""
 
 
 def heat(data: ProfileData) -> Finding | None:

@@ -14,12 +14,12 @@ from gpuwise.train.profile.verdict import NAMED_IN_CROWD
 from gpuwise.units import format_duration
 
 LEAST_GAPS, LEAST_SMALL = 0.1, 0.2
-"""Of the step between short operations, from which they are named; and with the dispatch of those that are hardly more than it.
-Rules of this project."""
+"""Minimum shares of the step between short operations to report, without and with the dispatch of those that are little more
+than it. Rules of this project."""
 
 
 def syncs(data: ProfileData) -> Finding | None:
-    """Values read from the device, which wait for it, while it has no other work queued."""
+    """Values read from the device, which wait for it while it has no other work queued."""
     saved = data.part(SYNC)
     noted = data.noted("read", "cuda")
     reads = data.rows(("cpu_op",), lambda n: n in ("aten::item", "aten::_local_scalar_dense", "aten::nonzero"))

@@ -24,7 +24,7 @@ FUSED = ("Adam", "AdamW", "SGD", "Adagrad")
 PASSES = {"Adam": 7.0, "AdamW": 7.0, "SGD": 3.0, "Adagrad": 5.0}
 """fp32 values read and written for each parameter by the fused form: parameter, gradient and states, once each."""
 SLOW_STREAM_BYTES_PER_S = 5e9
-"""Of a processor's core, where nothing is known: less than any core of the catalogue. Rule of this project."""
+"""Default of a processor core: less than any core of the catalogue. Rule of this project."""
 CALL_S = 5e-6
 """A fused call on a processor, for each tensor. Rule of this project."""
 OPS_A_TENSOR = 3.0
@@ -33,11 +33,11 @@ AUTOGRAD = "autograd::engine::evaluate_function: "
 CHAIN = 2.5
 """Elementwise operations that follow one another, on average, from which a compiler makes one."""
 BACKWARD = re.compile(r"(Bmm|Baddbmm|SafeSoftmax|Softmax|NativeDropout|MaskedFill)Backward\d")
-"""Of attention by its formula, as autograd names them."""
+"""Autograd's names for the backward of attention by its formula."""
 FLASH_SAVES = 0.5
-"""Of attention's time, at the least: 2 to 4 times faster (Dao et al., arXiv 2205.14135, table of attention runtimes)."""
+"""Minimum share of attention's time saved: 2 to 4 times faster (Dao et al., arXiv 2205.14135, table of attention runtimes)."""
 COPIES_KEPT = 2.0
-"""Of three tensors that an elementwise operation moves, what the fused chain moves as a whole."""
+"""Bytes moved by the whole fused chain, relative to the three tensors that one elementwise operation moves."""
 
 
 def unfused_optimizer(data: ProfileData) -> Finding | None:
@@ -62,7 +62,7 @@ def unfused_optimizer(data: ProfileData) -> Finding | None:
         return None
     spent = data.part(OPTIMIZER)
     if data.on_gpu:
-        # the host's time of launching, where the device waits for it
+        # the host's launch time, if the device waits for it
         spent = max(spent, length(within) / data.n_steps if data.split.busy_share < BUSY_ENOUGH else 0.0)
         least = spent / OPS_A_TENSOR
     else:
@@ -146,12 +146,12 @@ def pointwise_chains(data: ProfileData) -> Finding | None:
     spent = data.part(ELEMENTWISE)
     if data.trace is None or data.ops is None:
         return None
-    # another finding says what is compiled already
+    # another finding reports what is compiled already
     if data.rows(OP_CATEGORIES, lambda n: "CompiledF" in n).size or "compiled kernels" in data.split.families:
         return None
     optimizer = data.annotated("Optimizer.")
     ops = data.ops
-    # a loop over the parameters is a finding of its own
+    # a loop over the parameters is a separate finding
     looped = {r for rows in loop_over_parameters(data).values() for r in rows if family("op", data.trace.text(r)) == ELEMENTWISE}
     looped |= set(_lists(data).tolist())
     outer = [at for at in range(len(ops.rows)) if ops.families[at] == ELEMENTWISE and _is_head(data, at)]
@@ -174,7 +174,7 @@ def pointwise_chains(data: ProfileData) -> Finding | None:
     whole_s = sum(within)
     if whole_s <= 0:
         return None
-    # by their time: many short ones on few numbers are no reason where one long one stands alone
+    # by time: many short calls on few numbers do not matter beside one long one
     mean = sum(n * s for n, s in zip(lengths, within, strict=True)) / whole_s
     if mean < CHAIN:
         return None
@@ -195,7 +195,7 @@ def pointwise_chains(data: ProfileData) -> Finding | None:
 
 
 def _in_loop(data: ProfileData, rows: Ints, looped: set[int]) -> set[int]:
-    """Those of the rows that lie between two of a loop over the parameters, with no pass of a model between these."""
+    """Rows between two of a loop over the parameters, without a pass of a model between these."""
     if data.trace is None or data.passes is None or not looped:
         return set()
     starts = data.trace.start_s
@@ -216,7 +216,7 @@ def _is_head(data: ProfileData, at: int) -> bool:
 
 
 def _follows(data: ProfileData, before: int, at: int) -> bool:
-    """Nothing but elementwise work, views and single numbers between the two, on as many elements."""
+    """Whether there is only elementwise work, views and single numbers between the two, on the same number of elements."""
     assert data.trace is not None and data.ops is not None
     if before < 0:
         return False
@@ -224,14 +224,14 @@ def _follows(data: ProfileData, before: int, at: int) -> bool:
     for i in range(before + 1, at):
         if ops.families[i] in (ELEMENTWISE, "other operations"):
             continue
-        # what the first is made of itself (dropout's random numbers) belongs to it; a number is converted to be compared with
+        # inputs made for the first (dropout's random numbers) belong to it; a number is converted before a comparison
         if float(data.trace.start_s[ops.rows[i]]) >= end_s and _elements(data, int(ops.rows[i])) > 1:
             return False
     return _elements(data, int(ops.rows[before])) == _elements(data, int(ops.rows[at])) != 1
 
 
 def _elements(data: ProfileData, row: int) -> int:
-    """Of its result, where its inputs are broadcast to one shape; else of the largest input."""
+    """Elements of its result if its inputs are broadcast to one shape; else of the largest input."""
     assert data.trace is not None
     shapes = [s for s in data.trace.inputs(row).shapes if s]
     try:
@@ -266,7 +266,7 @@ def slow_attention(data: ProfileData) -> Finding | None:
 
 
 def _backward_s(data: ProfileData) -> float:
-    """Of attention by its formula, seconds a step; infinite where the trace does not name what autograd calls."""
+    """Seconds per step of the backward of attention by its formula; infinite if the trace lacks autograd's names."""
     rows = data.rows(OP_CATEGORIES, lambda n: n.startswith(AUTOGRAD))
     if not len(rows):
         return math.inf
@@ -275,7 +275,7 @@ def _backward_s(data: ProfileData) -> float:
 
 
 def _fused_call(data: ProfileData, fallen_back: Ints) -> tuple[str, ...]:
-    """What keeps a call of the fused function from a fused kernel (torch/nn/functional, scaled_dot_product_attention)."""
+    """Reason why a call of the fused function does not use a fused kernel (torch/nn/functional, scaled_dot_product_attention)."""
     assert data.trace is not None
     inner = data.rows(OP_CATEGORIES, lambda n: "dropout" in n or "bernoulli" in n)
     within = spans(data.trace.start_s[fallen_back], data.trace.end_s[fallen_back])
@@ -288,7 +288,7 @@ def _fused_call(data: ProfileData, fallen_back: Ints) -> tuple[str, ...]:
 
 
 def _call(data: ProfileData, by_hand: Ints) -> tuple[str, ...]:
-    """The fused function in place of the formula; causal only where the mask was one of places by places, whatever the batch."""
+    """The fused function to use instead of the formula; causal only if the mask has positions by positions, for any batch."""
     assert data.trace is not None
     trace = data.trace
     within = spans(trace.end_s[by_hand[:, 0]], trace.start_s[by_hand[:, 1]])

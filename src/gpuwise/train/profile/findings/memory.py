@@ -9,7 +9,7 @@ from gpuwise.train.profile.split import ALLOCATOR
 from gpuwise.train.profile.trace import RUNTIME_CATEGORIES
 
 FREE = 0.4
-"""Of the memory, from which recomputing saves nothing that is needed. Rule of this project."""
+"""Share of the memory that is free above which saving memory by recomputation is not needed. Rule of this project."""
 
 
 def thrash(data: ProfileData) -> Finding | None:

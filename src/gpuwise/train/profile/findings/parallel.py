@@ -12,7 +12,8 @@ from gpuwise.train.profile.spans import difference, intersection, length, spans
 from gpuwise.train.profile.trace import Ints
 
 STRAGGLER = 0.05
-"""Of the step, that ranks begin a collective apart: below it lies the jitter of healthy machines. Rule of this project."""
+"""Minimum skew between ranks at the start of a collective, as a share of the step: less is normal jitter. Rule of this
+project."""
 
 
 def ddp_every_micro_batch(data: ProfileData) -> Finding | None:

@@ -15,7 +15,7 @@ TF32_FROM, BF16_FROM, FP16_FROM = (8, 0), (8, 0), (7, 0)
 """Compute capabilities with the units for it (CUDA C++ Programming Guide, arithmetic instructions)."""
 HALF = ("fp16", "bf16")
 UNKNOWN_GAIN = 2.0
-"""Where the data sheet is not known: the least that halves of the width give. Rule of this project."""
+"""Assumed gain without a data sheet: the minimum from halving the width. Rule of this project."""
 ALIGNED = 8
 """Elements of 16 bits: operands of tensor cores want rows of whole 16 bytes (cuBLAS documentation, tensor core usage)."""
 DOUBLE_FIX = ("model = model.float()", "batch = batch.float()  # torch.from_numpy keeps numpy's float64")
@@ -42,7 +42,7 @@ def no_tf32(data: ProfileData) -> Finding | None:
 
 
 def _is_plain_fp32(product: Product) -> bool:
-    """By the kernels that ran; TF32 kernels say so in their names."""
+    """From the kernels that ran; names of TF32 kernels contain it."""
     names = [n.lower() for n in product.kernels]
     return bool(names) and not any("tf32" in n or "tensorop_s" in n or "s1688" in n for n in names)
 

@@ -19,11 +19,11 @@ from gpuwise.units import format_duration
 
 READ = "aten::item"
 LEAST_TENSORS = 4
-"""A loop over fewer tensors is none. Rule of this project."""
+"""Minimum number of tensors of a loop over parameters. Rule of this project."""
 MORE_PLAYED = 8
-"""Times as many environments as now, which one pass of a policy serves at nearly the cost of one. Rule of this project."""
+"""Factor on the number of environments that one pass of a policy serves at nearly the cost of one. Rule of this project."""
 COVERED = 0.8
-"""Of the parameters, whose shapes the operations of a loop over them take. Rule of this project."""
+"""Share of the parameters whose shapes the operations of a loop must cover. Rule of this project."""
 BETWEEN = "The loop spends its time between updates of the model"
 VECTORISED = "gymnasium.vector.AsyncVectorEnv([...])  # more environments at once: one pass of the policy serves them all"
 SAMPLED = "# sample more answers at once (a larger batch, or an engine such as vLLM): one pass of the model serves them all"
@@ -88,8 +88,8 @@ def _with_what_follows(data: ProfileData, passes: Ints, roots: Ints) -> Floats:
 
 
 def _models(data: ProfileData, places: list[int], passes: Passes) -> list[int]:
-    """Those of a model: of a module that calls others, or of single layers where every one that learns is called again. A layer
-    whose output is used now and then, as a recurrent net's last, is no evaluation."""
+    """Passes of a model: of a module that calls others, or of single layers if every one that learns is called again. A layer
+    whose output is used occasionally, like a recurrent net's last, is not an evaluation."""
     assert data.trace is not None
     trace = data.trace
     if {passes.names[at] for at in places} >= passes.learns.keys():
@@ -181,7 +181,7 @@ def _loading(data: ProfileData) -> Floats:
 
 
 def pauses(data: ProfileData) -> Finding | None:
-    """What the loop does between updates now and then: it evaluates, or plays an environment."""
+    """Occasional work of the loop between updates: evaluation, or an environment."""
     facts = data.facts
     if facts is None or not facts.pauses.n:
         return _moves(data)

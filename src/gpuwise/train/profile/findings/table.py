@@ -11,11 +11,11 @@ from gpuwise.train.profile.findings import data, heat, host, kernels, memory, pa
 from gpuwise.train.profile.profile_data import ProfileData
 
 LEAST_SHARE = 0.02
-"""Of the step: a finding below it is not shown. Rule of this project."""
+"""Minimum share of the step for a finding to be shown. Rule of this project."""
 
 
 OF_KERNELS = ("no mixed precision", "fp32 without TF32", "odd sizes")
-"""Findings that shorten kernels and leave as many launches."""
+"""Findings that shorten kernels without reducing the number of launches."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +65,9 @@ RULES = (
 
 
 def find_wastes(profile: ProfileData) -> tuple[Finding, ...]:
-    """The findings that hold and save at least ``LEAST_SHARE`` of the step, largest first. They overlap: do not add them.
-    None saves more than the time of its evidence; where the device waits for the host, shorter kernels of as many launches save
-    of the share of the step in which it does not, and elsewhere no more than what the host leaves of the step."""
+    """The findings that save at least ``LEAST_SHARE`` of the step, largest first. They overlap: do not add them. None saves
+    more than the time of its evidence. If the device waits for the host, shorter kernels with the same number of launches save
+    only in the share of the step without waiting, and otherwise at most until the host is the limit."""
     found = [f for rule in RULES if profile.split.device in rule.devices and (f := rule.find(profile)) is not None]
     within = [replace(f, saved_s=min(f.saved_s, profile.wall_s, _evident_s(f))) for f in found]
     if profile.on_gpu:
@@ -79,7 +79,7 @@ def find_wastes(profile: ProfileData) -> tuple[Finding, ...]:
 
 
 def rank_s(finding: Finding, found: Sequence[Finding]) -> float:
-    """What it saves; few samples a pass come before the gaps that they make, of which more samples save all but an eighth."""
+    """Savings; a small batch ranks before the gaps that it causes, since a larger one removes all but an eighth of them."""
     gaps = [f.saved_s for f in found if f.kind in OF_GAPS and finding.saved_s >= 0.875 * f.saved_s]
     return (
         max([finding.saved_s, *(math.nextafter(g, math.inf) for g in gaps)]) if finding.kind == "tiny batch" else finding.saved_s

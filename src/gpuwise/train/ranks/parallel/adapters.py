@@ -1,7 +1,7 @@
 # pyright: basic
-"""Adapters beside divided matrices. Beside columns the first factor is whole on every rank, each of which has the gradient of its
-own columns, and the second divided as they are; beside rows the first is divided, its results are added, and the second is whole.
-"""
+"""Adapters on tensor-parallel matrices. For column-parallel ones the first factor is replicated, with gradients of each rank's
+own columns, and the second is split like them; for row-parallel ones the first is split, its results are summed, and the
+second is replicated."""
 
 from __future__ import annotations
 
@@ -72,12 +72,12 @@ def _unmoved(divided: DividedLayers, call: LayerCall, device: torch.device) -> f
 
 
 def added_columns(block: nn.Module) -> list[nn.Parameter]:
-    """First factors of which every rank has the gradient of its own columns."""
+    """First factors for which every rank has the gradient of its own columns."""
     return [_factor(m).weight for m in block.modules() if isinstance(m.forward, _WholeFactor)]
 
 
 def added_rows(block: nn.Module) -> list[int]:
-    """Of each sum over the ranks that adapters add to a forward pass, the numbers for a token."""
+    """Numbers per token of each sum over the ranks that adapters add to a forward pass."""
     return [_factor(m).weight.shape[0] for m in block.modules() if isinstance(m.forward, _Rows)]
 
 
@@ -86,7 +86,7 @@ def _factor(module: Any) -> Any:
 
 
 class _ShardedFactor:
-    """The forward pass of a factor, which takes the place of its own."""
+    """Forward pass of a factor, which replaces its own."""
 
     def __init__(self, factor: Any, mesh: DeviceMesh, placement: Any) -> None:
         self.factor, self._mesh = factor, mesh

@@ -29,7 +29,7 @@ class _Gather(torch.autograd.Function):
     def forward(ctx: Any, own: torch.Tensor, group: Any) -> torch.Tensor:
         ctx.group = group
         parts = own.new_empty(group.size(), *own.shape)
-        # gloo sends what lies in memory, whatever the strides say (pytorch#24836)
+        # gloo sends memory in storage order and ignores strides (pytorch#24836)
         dist.all_gather_into_tensor(parts.flatten(0, 1), own.contiguous(), group=group)
         return torch.cat(list(parts), dim=-2)
 

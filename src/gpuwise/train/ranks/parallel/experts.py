@@ -26,7 +26,7 @@ from gpuwise.train.ranks.meter import Meter
 from gpuwise.train.ranks.wrap import local_of
 
 FORWARDS = (("hidden_states", "top_k_index", "top_k_weights"), ("hidden_states", "router_indices", "routing_weights"))
-"""What experts are called with (Transformers from 5.0 on; GPT-OSS has names of its own)."""
+"""Call arguments of experts (Transformers from 5.0 on; GPT-OSS has different names)."""
 CALLED = "tokens, their experts and the weights of these"
 HINT = "--sharding zero3 divides any model, experts too"
 
@@ -76,7 +76,7 @@ class _Exchange(torch.autograd.Function):
 
 def _exchanged(rows: torch.Tensor, sent: list[int], got: list[int], owned: bool, group: Any, meter: Meter) -> torch.Tensor:
     arrived = rows.new_empty(sum(got), *rows.shape[1:])
-    # gloo sends what lies in memory, whatever the strides say (pytorch#24836)
+    # gloo sends memory in storage order and ignores strides (pytorch#24836)
     meter.all_to_all(arrived, rows.contiguous(), got, sent, group, rows if owned else arrived)
     return arrived
 
@@ -108,7 +108,7 @@ class _Whole(torch.autograd.Function):
 
 
 def share(n: int, group: Any) -> slice:
-    """Which of ``n`` rows are this rank's: as many as on every other rank, the last ones fewer or none."""
+    """This rank's slice of ``n`` rows: equal on every rank, with fewer or none on the last ones."""
     width = -(-n // group.size())
     return slice(min(group.rank() * width, n), min((group.rank() + 1) * width, n))
 
@@ -134,7 +134,7 @@ class Experts:
         self.mesh = mesh["copy", "expert"]
         self.group, self._copies = self.mesh["expert"].get_group(), self.mesh["copy"].get_group()
         self.parameters: dict[str, nn.Parameter] = {}
-        """Of the experts, by name."""
+        """Parameters of the experts, by name."""
         for path, module in layers.items():
             n_experts: Any = module.num_experts
             n = int(n_experts)
@@ -192,12 +192,12 @@ class Experts:
     def _computed(self, module: nn.Module, inner: Callable[..., Any], rows: Any, experts: torch.Tensor) -> torch.Tensor:
         """The model's own experts on the rows that came, with this rank's part of their tensors."""
         if not len(rows):
-            # the others wait for this rank's part in the backward pass too, where only their experts are trained as well
+            # the others wait for this rank's part in the backward pass too, even if only their experts are trained
             return rows * 1.0 + sum(local_of(p).flatten()[0] * 0.0 for p in module._parameters.values() if p is not None)
         parameters = dict(module._parameters)
         module._parameters.clear()
         for name, parameter in parameters.items():
-            # not by setattr: a part of a parameter says that it is one
+            # not by setattr: a part of a parameter identifies itself
             vars(module)[name] = parameter.to_local() if isinstance(parameter, DTensor) else parameter
         try:
             return inner(rows, experts[:, None], torch.ones_like(rows[:, :1]))

@@ -1,9 +1,9 @@
 # pyright: basic
 """The halves of a transformer's layer that tensor ranks divide: names of its projections, as Transformers has them.
 
-A half is matrices of columns (into heads, into the inner width), what is computed head by head or number by number between, and
-a matrix of rows back. Several matrices may lie in one: parts behind each other (queries, keys, values; gate and up), or the three
-of each head together.
+A half consists of column-parallel matrices (into heads or the inner width), computation per head or element, and a
+row-parallel matrix back. Several matrices may be in one: parts behind each other (queries, keys, values; gate and up), or the
+three of each head together.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from gpuwise.errors import InputError, LayoutError
 HINT = "--sharding zero3 divides any model"
 PARTS, HEADS = "parts", "heads"
 WIDTHS = ("head_dim", "attention_head_size", "head_size")
-"""What an attention calls the width of a head."""
+"""Attribute names for the head width of an attention."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class Half:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of all matrices."""
+        """Names of all matrices."""
         return (*self.columns, self.row)
 
 
@@ -125,7 +125,7 @@ def _first(block: nn.Module, forms: tuple[Half, ...], what: str) -> Half:
 
 
 def unlike(kind: str, name: str, *, has: bool = False) -> InputError:
-    """That a layer of class ``kind`` lacks ``name``, or has it too."""
+    """Message that a layer of class ``kind`` lacks ``name``, or has it too."""
     return InputError(
         f"tensor parallel: {kind} has {'a' if has else 'no'} {name}",
         hint=f"it divides layers whose halves are named as in one of Transformers' models that it knows; {HINT}",
@@ -148,7 +148,7 @@ def head_width(attention: nn.Module) -> int:
 
 
 def part_sizes(block: nn.Module, half: Half, column: str) -> list[int]:
-    """Columns of each matrix that lies in one, in their order."""
+    """Columns of each matrix within one, in order."""
     n = out_features(block.get_submodule(column))
     if half.fused != PARTS:
         return [n]
@@ -186,7 +186,7 @@ def _groups(attention: Any) -> int:
 
 
 def order_of(sizes: list[int], n_ranks: int) -> tuple[tuple[int, int], ...]:
-    """Parts behind each other as they lie where every rank's share of each is together: first column and number of each piece."""
+    """Order of concatenated parts in which every rank's share of each is contiguous: first column and length of each piece."""
     starts = [sum(sizes[:at]) for at in range(len(sizes))]
     return tuple(
         (start + r * size // n_ranks, size // n_ranks) for r in range(n_ranks) for start, size in zip(starts, sizes, strict=True)
@@ -194,7 +194,7 @@ def order_of(sizes: list[int], n_ranks: int) -> tuple[tuple[int, int], ...]:
 
 
 def orders_of(model: nn.Module) -> Iterator[tuple[str, int, tuple[tuple[int, int], ...]]]:
-    """Of each parameter whose columns lie in another order than in one process: its name, their dimension, their pieces."""
+    """For each parameter with columns in another order than in one process: its name, their dimension, their pieces."""
     for path, module in model.named_modules():
         order: Any = getattr(module, "column_order", None)
         for name, parameter in module.named_parameters(recurse=False) if order else ():

@@ -25,7 +25,7 @@ Order = tuple[int, tuple[tuple[int, int], ...]]
 
 
 def stored_orders(model: nn.Module, state: Mapping[str, Any]) -> dict[str, Order]:
-    """Of each tensor of a checkpoint's ``state`` that lies in another order, weights and what the optimizer holds for them."""
+    """For each tensor of a checkpoint's ``state`` in another order (weights and their optimizer states): its order."""
     orders: dict[str, Order] = {}
     shapes = {n: p.shape for n, p in model.named_parameters()}
     for name, dim, order in orders_of(model):
@@ -56,7 +56,7 @@ def _chunk_of(tensor: DTensor) -> ChunkStorageMetadata:
 
 
 def _piece(tensor: DTensor, order: Order, index: MetadataIndex) -> torch.Tensor:
-    """The part of this rank's tensor that stands at an index of the checkpoint."""
+    """The part of this rank's tensor at an index of the checkpoint."""
     for chunk, at in pieces(_chunk_of(tensor), order):
         if chunk.offsets == index.offset:
             return tensor.to_local().narrow(order[0], at, chunk.sizes[order[0]])
@@ -71,7 +71,7 @@ class PieceWriter(DefaultSavePlanner):
         self._orders = orders
 
     def create_local_plan(self) -> SavePlan:
-        """As DCP's, with the pieces of what lies in another order in its place."""
+        """Same as DCP's, with the pieces of reordered tensors instead."""
         plan, items = super().create_local_plan(), []
         for item in plan.items:
             order, data = self._orders.get(item.index.fqn), item.tensor_data
@@ -98,7 +98,7 @@ class PieceReader(DefaultLoadPlanner):
         self._orders = orders
 
     def create_local_plan(self) -> LoadPlan:
-        """As DCP's, with the pieces of what lies in another order in its place."""
+        """Same as DCP's, with the pieces of reordered tensors instead."""
         plan = super().create_local_plan()
         items = [item for item in plan.items if item.dest_index.fqn not in self._orders]
         assert self.metadata is not None

@@ -30,7 +30,7 @@ Micro = Callable[[nn.Module, int], torch.Tensor]
 
 
 class Part(nn.Module):
-    """What a person's step is given: the model, which leaves the step where the stage ends."""
+    """Model passed to the user's step, which leaves the step where the stage ends."""
 
     def __init__(self, inner: nn.Module, stage: Stage) -> None:
         super().__init__()
@@ -38,7 +38,7 @@ class Part(nn.Module):
         self._stage = stage
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """As the model's; raises StageEnd with the hidden state where this is not the last stage."""
+        """Forward of the model; raises StageEnd with the hidden state if this is not the last stage."""
         if self._stage.measuring:
             raise StageEnd(self.inner.forward(*args, **kwargs))
         output = self.inner(*args, **kwargs)
@@ -77,7 +77,7 @@ class _Row(nn.Module):
         self._stage, self._loss, self._size, self._at = stage, loss, size, 0
 
     def forward(self, row: torch.Tensor) -> torch.Tensor:
-        """``row``: what the stage before sent; on the first it says nothing."""
+        """``row``: input from the previous stage; unused on the first."""
         self._stage.received = row if self._stage.index else None
         at, self._at = self._at, self._at + 1
         try:
@@ -93,11 +93,11 @@ class _Sending(PipelineStage):
     meter: Meter
 
     def get_fwd_send_ops(self, fwd_chunk_id: int) -> list[dist.P2POp]:
-        """As torch's."""
+        """Same as torch's."""
         return self._counted(super().get_fwd_send_ops(fwd_chunk_id))
 
     def get_bwd_send_ops(self, bwd_chunk_id: int) -> list[dist.P2POp]:
-        """As torch's."""
+        """Same as torch's."""
         return self._counted(super().get_bwd_send_ops(bwd_chunk_id))
 
     def _counted(self, ops: list[dist.P2POp]) -> list[dist.P2POp]:
@@ -150,8 +150,8 @@ class Pipeline:
             dist.all_reduce(local_of(parameter.grad), group=group)
 
     def add_replicas(self, group: Any, apart: Mapping[str, nn.Parameter]) -> None:
-        """Gradients as sums over data-parallel ranks that hold the same, in buckets as DDP makes them; not of those ``apart``.
-        One that only other ranks' rows came to has a gradient of zeros here: buckets are the same on all."""
+        """Sum gradients over replicas, in buckets as in DDP, except those in ``apart``. A parameter without local rows has a
+        zero gradient here, so buckets are the same on all."""
         divided = {id(p) for p in apart.values()}
         for parameter in self._model.parameters():
             if parameter.requires_grad and parameter.grad is None and id(parameter) not in divided:

@@ -1,10 +1,10 @@
 # pyright: basic
-"""A model cut into pipeline stages: which parameters each stage needs, found by one forward pass of the whole model.
+"""A model cut into pipeline stages: the parameters of each stage, from one forward pass of the whole model.
 
-The layers are the model's repeated blocks. They have to be run once each, one after the other, and to pass on one tensor. What
-comes before the first and after the last of them is found in autograd's graph: parameters that the first layer's input depends on
-are the first stage's, those that the loss depends on behind the last layer are the last stage's, and those of both (tied
-embeddings) are held by both, their gradients added.
+The layers are the model's repeated blocks. They must run once each, one after the other, and pass on one tensor. Operations
+before the first and after the last come from autograd's graph: parameters that the first layer's input depends on belong to
+the first stage, those that the loss depends on behind the last layer to the last stage, and those of both (tied embeddings) to
+both, with summed gradients.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ class Chain:
 
     blocks: list[nn.Module]
     outputs: int
-    """What a layer gives: 0 a tensor, else a tuple of so many of which the first is it."""
+    """Output of a layer: 0 a tensor, else a tuple of that length with the tensor first."""
     head: frozenset[str]
     """Names of the parameters that the first layer's input depends on: tensor ranks put others in their place."""
     tail: frozenset[str]
-    """Of those that the loss depends on, other than through the last layer's output."""
+    """Parameters that the loss depends on other than through the last layer's output."""
     numel: int
     """Numbers in what a layer passes on, of the sample that was tried."""
 
 
 class _ChainTrial:
-    """What was seen of each layer."""
+    """Observations of each layer."""
 
     def __init__(self) -> None:
         self.order: list[nn.Module] = []
@@ -119,7 +119,7 @@ def _all_in_graph(model: nn.Module) -> Iterator[None]:
 
 
 def _names(model: nn.Module, identities: set[int]) -> Iterator[str]:
-    """Of parameters, every name that they have."""
+    """All names of the parameters."""
     return (name for name, parameter in model.named_parameters(remove_duplicate=False) if id(parameter) in identities)
 
 
@@ -129,7 +129,7 @@ class _Seen(Exception):
 
 @dataclass(frozen=True, slots=True)
 class LayerCall:
-    """What a step gives the first layer that it runs."""
+    """Arguments of the first layer that a step runs."""
 
     block: nn.Module
     args: tuple[Any, ...]
@@ -143,7 +143,7 @@ class LayerCall:
 
 
 def first_call(model: nn.Module, step: Callable[[nn.Module], Any]) -> LayerCall | None:
-    """Of the repeated layers in ``step(model)``, which ends there; None where none is run."""
+    """Arguments of the first repeated layer in ``step(model)``, which ends there; None if no layer is run."""
     seen: list[LayerCall] = []
 
     def look(block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -195,7 +195,7 @@ def bounds(n_blocks: int, n_stages: int) -> list[tuple[int, int]]:
 
 
 class StageEnd(Exception):
-    """The hidden state that the next stage goes on from."""
+    """The hidden state with which the next stage continues."""
 
     def __init__(self, hidden: torch.Tensor) -> None:
         super().__init__()
@@ -285,7 +285,7 @@ class Stage:
 
 
 def _zeros(parameter: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """Of the parameter's shape, in the memory of one number."""
+    """Zeros of the parameter's shape, in the memory of one number."""
     return torch.zeros((), dtype=parameter.dtype, device=device).expand(parameter.shape)
 
 

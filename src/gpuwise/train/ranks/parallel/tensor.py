@@ -1,8 +1,8 @@
 # pyright: basic
 """Tensor parallel layers of Transformers' models (``parallelize_module``): columns of the projections into heads and into the
-inner width, rows of those back, so that a layer exchanges once after attention and once after the MLP in each direction.
+inner width, rows of those back, so a layer communicates once after attention and once after the MLP in each direction.
 
-One layer is run before and after it is divided: a model whose layers have these names and compute something else is refused.
+One layer is run before and after splitting: a model whose layers have these names but compute something else is rejected.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ from gpuwise.workload.capture.packages import without_caches
 from gpuwise.workload.capture.repeats import largest_kind, repeated_blocks
 
 HIDDEN = "hidden_states"
-"""What Transformers names the input of a layer's halves."""
+"""Transformers' name for the input of a layer's halves."""
 NORMS = tuple(f"self_attn.{n}" for n in ("q_norm", "k_norm", "q_layernorm", "k_layernorm", "query_layernorm", "key_layernorm"))
-"""Of queries and keys, head by head (Qwen3, Persimmon, Hunyuan): every rank has the weights, and a part of the heads that their
-gradient is of."""
+"""Norms of queries and keys per head (Qwen3, Persimmon, Hunyuan): every rank has the weights, and gradients of a part of the
+heads."""
 COUNTS = ("num_heads", "num_attention_heads", "n_heads", "num_key_value_heads", "num_kv_heads", "all_head_size", "split_size")
 """Numbers of heads, or of their columns, by which an attention cuts what its projections give."""
 SLOPES = ("alibi", "position_bias")
@@ -138,7 +138,7 @@ def _divide(block: nn.Module, half: Half, mesh: DeviceMesh) -> None:
     plan[half.row] = _TurnedRows() if is_turned(block.get_submodule(half.row)) else RowwiseParallel()
     parallelize_module(block, mesh, plan)
     if half.added_to:
-        # what a DTensor holds is a view, which autograd lets nobody change
+        # a DTensor is a view, which autograd does not allow to change
         block.get_submodule(half.row).register_forward_hook(lambda _, __, output: output.clone())
     if len(half.columns) > 1:
         inside.register_forward_pre_hook(SharedInput(mesh), with_kwargs=True)
@@ -148,7 +148,7 @@ def _divide(block: nn.Module, half: Half, mesh: DeviceMesh) -> None:
         if isinstance(whole := getattr(inside, name, None), int) and whole >= n:
             setattr(inside, name, whole // n)
     if half.fused == PARTS and hasattr(inside, "config"):
-        # Phi-3 cuts by what its configuration says
+        # Phi-3 splits by its configuration
         inside.config = config = copy.copy(inside.config)
         config.num_attention_heads = config.num_attention_heads // n
     if not set(SLOPES).isdisjoint(inspect.signature(type(inside).forward).parameters):
@@ -197,7 +197,7 @@ class _TurnedRows(ParallelStyle):
 
 
 def distribute(owner: nn.Module, name: str, parameter: nn.Parameter, mesh: DeviceMesh, placement: Any) -> None:
-    """Put a parameter of ``owner`` in place that lies over the ranks of ``mesh``."""
+    """Replace a parameter of ``owner`` by one distributed over the ranks of ``mesh``."""
     divided = distribute_tensor(parameter.data, mesh, [placement])
     owner.register_parameter(name, nn.Parameter(divided, requires_grad=parameter.requires_grad))
 
@@ -207,7 +207,7 @@ def _distributed(tensor: torch.Tensor, mesh: DeviceMesh, placement: Any) -> DTen
 
 
 class SharedInput:
-    """What goes into all columns of a layer's half as one DTensor: its gradients are added here before they are exchanged."""
+    """Input of all column-parallel matrices of a half as one DTensor: its gradients are summed here before communication."""
 
     def __init__(self, mesh: DeviceMesh) -> None:
         self._mesh = mesh
@@ -221,7 +221,7 @@ class SharedInput:
 
 
 class _OwnSlopes:
-    """What an attention adds for each head, of this rank's heads."""
+    """Per-head term of an attention, for this rank's heads."""
 
     def __init__(self, mesh: DeviceMesh) -> None:
         self._rank, self._n = mesh.get_local_rank(), mesh.size()
@@ -245,9 +245,9 @@ class _OwnSlopes:
 
 
 def made_again(call: LayerCall, names: Collection[str], device: torch.device | None) -> frozenset[str]:
-    """Modules of a whole layer, of those called ``names``, that ended before it kept its last tensor for the backward pass:
-    where the layer is recomputed they run again up to their end, and what comes after that tensor does not (``early_stop`` of
-    torch's checkpoint). ``device``: where the layer is run, None for where it is."""
+    """Modules of a layer, among ``names``, that end before it saves its last tensor for the backward pass: if the layer is
+    recomputed they run again completely, while later operations do not (``early_stop`` of torch's checkpoint). ``device``:
+    device of the run, None for the layer's own."""
     done: list[str] = []
     needed: list[str] = []
     block = call.block
@@ -280,13 +280,13 @@ def _restore(training: list[tuple[nn.Module, bool]]) -> None:
 
 
 def given_to(call: LayerCall, device: torch.device | None) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """What the layer takes, without caches, on ``device`` (None: where it is)."""
+    """Inputs of the layer, without caches, on ``device`` (None: its own)."""
     args, kwargs = without_caches(call.args, call.kwargs)
     return each_tensor(args, lambda t: t.detach().to(device)), each_tensor(kwargs, lambda t: t.detach().to(device))
 
 
 def _inputs(call: LayerCall, device: torch.device | None) -> tuple[tuple[Any, ...], dict[str, Any], torch.Tensor]:
-    """What the layer takes, on the device, and the hidden state in it, which has a gradient."""
+    """Inputs of the layer on the device, and the hidden state among them, which has a gradient."""
     args, kwargs = given_to(call, device)
     name = next(iter(kwargs), "")
     hidden = (args[0] if args else kwargs[name]).clone().requires_grad_()
@@ -295,8 +295,8 @@ def _inputs(call: LayerCall, device: torch.device | None) -> tuple[tuple[Any, ..
 
 
 def _outcome(call: LayerCall, mesh: DeviceMesh) -> dict[str, torch.Tensor] | None:
-    """What the layer gives, the gradient of what it takes, and the length of each parameter's gradient; None over ranks that are
-    not there."""
+    """Output of the layer, gradient of its input, and the norm of each parameter's gradient; None over ranks that do not
+    exist."""
     if dist.get_backend() == "fake":
         return None
     block, device = call.block, torch.device(mesh.device_type)

@@ -1,6 +1,6 @@
 # pyright: basic
-"""Adapters on the model of a script, trained in place of its weights (PEFT). What the script saves of the model are its
-own weights with the adapters added to them, by the names it knows; on what it loads the adapters begin anew."""
+"""Adapters on the model of a script, trained instead of its weights (PEFT). The script saves its own weights with the adapters
+merged, under its own names; after loading, the adapters start again from zero."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from gpuwise.train.ranks.layout import Layout
 from gpuwise.train.ranks.methods import add_adapters
 
 NAME = "default"
-"""Of the adapters, as PEFT calls them unless told otherwise."""
+"""Name of the adapters, PEFT's default."""
 
 
 def adapt(model: nn.Module, params: list[Any], layout: Layout, first: Callable[[], None]) -> list[Any]:
     """``params`` of an optimizer (tensors, named ones, or groups) with each weight's adapters in its place; the rest is frozen
-    and left out. ``first`` is called before ranks exchange anything. Raises MissingExtraError, InputError."""
+    and removed. ``first`` is called before any communication. Raises MissingExtraError, InputError."""
     before = {name: id(p) for name, p in model.named_parameters(remove_duplicate=False)}
     on = next(iter(model.parameters())).device
     first()

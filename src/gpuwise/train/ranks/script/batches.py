@@ -33,8 +33,8 @@ LOOK = 2
 
 
 class Batches:
-    """Divides what loaders give. ``is_training`` says whether the model trains now, ``begins`` is called before the first batch
-    of a loop with whether it is divided, ``agree`` with what has to be the same on every rank."""
+    """Splits the batches of loaders. ``is_training`` returns whether the model trains now, ``begins`` is called before the
+    first batch of a loop with whether it is split, ``agree`` with values that must be the same on every rank."""
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class Batches:
         patches.set(fetch._MapDatasetFetcher, "fetch", fetching)
 
     def backward_begins(self) -> int:
-        """Rows of this rank's batch that count. Raises InputError where there is none."""
+        """Rows of this rank's batch that count. Raises InputError without a batch."""
         self._moved("backward")
         if self._rows is None:
             raise InputError(
@@ -143,7 +143,7 @@ class SeededRows(list[Any]):
 
 
 class Shares:
-    """Stands for a loader's batch sampler."""
+    """Replacement for a loader's batch sampler."""
 
     def __init__(self, sampler: Any, loader: Any, batches: Batches) -> None:
         self._sampler, self._loader, self._batches = sampler, loader, batches
@@ -158,7 +158,7 @@ class Shares:
 
 
 class Share(Iterator[Any]):
-    """One pass over a batch sampler: this rank's rows of each batch. A rank without any loads one that another has, which does
+    """One pass over a batch sampler: this rank's rows of each batch. A rank without rows loads one of another rank, which does
     not count."""
 
     def __init__(self, sampler: Any, loader: Any, batches: Batches) -> None:
@@ -197,7 +197,7 @@ def _length(dataset: Any) -> int | None:
 
 
 def share_random_numbers() -> None:
-    """Every rank goes on with the random numbers of the first one (on the processor: a GPU's stay its own)."""
+    """Every rank continues with the random numbers of the first one (on the processor: a GPU's stay separate)."""
     state: list[Any] = [None]
     if dist.get_rank() == 0:
         state = [(torch.get_rng_state().numpy(), random.getstate(), np.random.get_state())]  # noqa: NPY002 - the generator that scripts use
@@ -208,7 +208,7 @@ def share_random_numbers() -> None:
 
 
 def refuse_iterable(patches: Patches, is_training: Callable[[], bool]) -> None:
-    """A stream cannot be divided by number: said where a training loop asks for one."""
+    """A stream cannot be split by index: report that when a training loop requests one."""
     iterates = DataLoader.__iter__
 
     def iterating(loader: Any) -> Any:

@@ -1,9 +1,8 @@
 # pyright: basic
-"""What the ranks after the first write: nothing that a person's script would have written once.
+"""File output of all ranks but the first, so that the script's files are written once.
 
-Their prints go to a file of their own. Files that they open for writing lie aside, in a folder of the rank; where the same
-program reads or renames them again it finds them there. What the script saves by ``torch.save`` is written by the first rank, and
-nobody goes on before it is.
+Their prints go to a separate file. Files that they open for writing are redirected to a folder of the rank; the same program
+can read or rename them there. ``torch.save`` is done by the first rank, and all wait for it.
 """
 
 from __future__ import annotations
@@ -61,7 +60,7 @@ def print_aside(path: Path) -> None:
 
 
 class OwnFiles:
-    """Files that this process opens for writing, in a folder of its own."""
+    """Files that this process opens for writing, in a separate folder."""
 
     def __init__(self, patches: Patches, folder: Path) -> None:
         self._folder = folder
@@ -77,7 +76,7 @@ class OwnFiles:
         patches.set(shutil, "rmtree", self._removing(shutil.rmtree))
 
     def path_of(self, file: Any) -> str | None:
-        """Where a file that was written aside is."""
+        """Path of a redirected file."""
         try:
             return self._moved.get(os.path.abspath(os.fspath(file)))  # noqa: PTH100 - of what may be bytes
         except TypeError:
@@ -124,7 +123,8 @@ class OwnFiles:
 
     def _making(self, original: Any) -> Any:
         def making(path: Any, *args: Any, **kwargs: Any) -> None:
-            # folders are made by the first rank; those for what lies aside, and a library's own for a moment, here
+            # folders are created by the first rank; only those for redirected files, and a library's temporary ones, are created
+            # here
             if _is_temporary() or str(path).startswith(str(self._folder)) or any(c in str(path) for c in CACHES):
                 original(path, *args, **kwargs)
 
@@ -132,12 +132,12 @@ class OwnFiles:
 
 
 def _is_temporary() -> bool:
-    """Whether a library asks for a file of its own for a moment."""
+    """Whether a library requests a temporary file."""
     return _caller().partition(".")[0] in ("tempfile", "multiprocessing", "torch", "weakref", "gpuwise")
 
 
 def _caller() -> str:
-    """The module that called what stands here for a function of the system."""
+    """The module that called the replacement of a system function."""
     own = ("os", "pathlib", __name__)
     frame = sys._getframe(1)
     while frame is not None and frame.f_globals.get("__name__", "") in own:

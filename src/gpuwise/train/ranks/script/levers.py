@@ -1,4 +1,4 @@
-"""Levers on a script that runs on ranks: those that a rank puts on by itself, and why the others are not."""
+"""Levers on a script that runs on ranks: those that a rank applies itself, and why the others are not supported."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ WHY_NOT_SHARDED = {
     "pruning": "masks are of whole weights, and FSDP2 shards them",
     "channels_last": "FSDP2 shards flat rows of a weight, which have no channels",
 }
-"""And those that only sharding refuses."""
+"""Reasons that apply only with sharding."""
 
 
 def check_levers(levers: Mapping[str, object], layout: Layout) -> None:

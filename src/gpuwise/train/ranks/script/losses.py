@@ -37,12 +37,12 @@ class ScriptLoss:
     terms: torch.Tensor | None
     """How many targets a mean is over, where that is not the number of rows."""
     made: weakref.ReferenceType[torch.Tensor]
-    """Gone where nobody goes on with it."""
+    """Freed if unused."""
 
 
 class Losses:
-    """Weighs backward passes, and puts the mean over all ranks into the loss that the script goes on with. ``multiple``: 1 where
-    gradients are added over the ranks, the number of ranks where they are averaged."""
+    """Weights backward passes, and puts the mean over all ranks into the loss that the script uses. ``multiple``: 1 if
+    gradients are summed over the ranks, the number of ranks if they are averaged."""
 
     def __init__(self, patches: Patches, batches: Batches, multiple: Callable[[], float], after: Callable[[Any], None]) -> None:
         self._batches, self._multiple, self._after = batches, multiple, after
@@ -82,7 +82,7 @@ class Losses:
 
     def _weighed(self, tensors: Any, grad_tensors: Any = None, *args: Any, **kwargs: Any) -> Any:
         if self._inside:
-            # a checkpoint's own, within one that is weighed
+            # a checkpoint's own, within a weighted one
             return self._backward(tensors, grad_tensors, *args, **kwargs)
         roots = (tensors,) if isinstance(tensors, torch.Tensor) else tuple(tensors)
         weight, mean = self._exchanged(roots[0], self._batches.backward_begins())
@@ -99,7 +99,7 @@ class Losses:
             self._tell(mean, kept=bool(kwargs.get("retain_graph") or kwargs.get("create_graph")))
 
     def _exchanged(self, root: torch.Tensor, rows: int) -> tuple[torch.Tensor, list[tuple[torch.Tensor, torch.Tensor]]]:
-        """By what gradients are multiplied, and scalars of this step each with what it is over all ranks: the root first."""
+        """Factor on gradients, and scalars of this step each with its value over all ranks: the root first."""
         seen = list(self._seen)
         self._seen.clear()
         alive = [loss for s in seen if (loss := s.made()) is not None]
@@ -108,7 +108,7 @@ class Losses:
         values = torch.stack([s.detach().to(root.device, dtype).sum() for s in scalars])
         number = torch.full((), float(rows), device=root.device, dtype=dtype)
         if seen and all(s.how == "sum" for s in seen):
-            # a rank without rows of its own counts for nothing
+            # a rank without its own rows counts as zero
             losses = values * (rows > 0)
             dist.all_reduce(losses)
             return self._multiple() * (number > 0), list(zip(scalars, losses, strict=True))

@@ -28,7 +28,7 @@ from gpuwise.workload.capture.device.patching import Patches
 from gpuwise.workload.capture.repeats import repeated_blocks
 
 LOSS_BYTES = 2 * 8
-"""What is exchanged for a loss: what it counts for, and that times it."""
+"""Bytes communicated for a loss: its weight, and the product."""
 
 
 class Optimizers:

@@ -90,7 +90,7 @@ class Reducer:
             self._next += 1
 
     def _send(self, at: int) -> None:
-        # in the bucket's order, whatever the order of this pass
+        # in the bucket's order, regardless of this pass's order
         ready = set(self._ready[at])
         gradients = [g for i in self._buckets[at] if i in ready and (g := self._parameters[i].grad) is not None]
         self._ready[at].clear()

@@ -42,14 +42,14 @@ DIVIDE_THEMSELVES = {
 }
 """Libraries that divide a loader by themselves where torchrun starts them."""
 LOSS_EVERY_S = 1.0
-"""Between readings of a loss from a GPU, which waits for it."""
+"""Seconds between readings of a loss from a GPU, which wait for it."""
 FIRST = "gpuwise/first"
 PASSES_KNOWN_AT = 2
 """The step from whose backward passes the exchanges of all are predicted: those of the script's own accumulation."""
 
 
 def own_device_only() -> None:
-    """Let this process see the GPU of its rank alone, as whatever a script calls its GPU."""
+    """Make only its rank's GPU visible to this process, for any name the script uses."""
     local = int(os.environ.get("LOCAL_RANK", "0"))
     visible = [v for v in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if v]
     os.environ["CUDA_VISIBLE_DEVICES"] = visible[local] if local < len(visible) else str(local)
@@ -72,7 +72,7 @@ class ScriptRank:
         self._told, self._told_s = 0.0, float("-inf")
         self._samples, self._passes, self._passes_before = 0, 1, 0
         self._line: dict[str, Any] = {}
-        """Of the last step, while another optimizer may step on the same batch."""
+        """Line of the last step, while another optimizer may step on the same batch."""
         self._batch = 0
         self._predicted: dict[str, list[int]] = {}
         patches = self._patches
@@ -98,7 +98,7 @@ class ScriptRank:
             OwnFiles(patches, Path(settings.out) / f"rank-{self.rank}")
 
     def wait_for_first(self) -> None:
-        """Ranks after the first begin where it first waits for them: what it downloads or makes is then there."""
+        """Later ranks begin once the first waits for them: its downloads and files exist then."""
         while self.rank and not self._store.check([FIRST]):
             time.sleep(0.02)
 
@@ -189,7 +189,7 @@ class ScriptRank:
             self.write()
 
     def _measure(self) -> None:
-        """The line of the step as it is after this optimizer; of those that follow on the same batch the times and exchanges are
+        """The line of the step after this optimizer; for later optimizers on the same batch, times and communication are
         added."""
         now, queued = time.perf_counter(), self._queue.waited_s()
         counts, waits = self._meter.take()

@@ -9,8 +9,8 @@ from gpuwise.train.hook.launch import Outcome
 from gpuwise.units import format_bytes
 
 DEVICE_RESERVE, HOST_RESERVE = 0.05, 0.1
-"""Left free where nobody says how much may be used: for what a trial does not do (evaluation, checkpoints, other processes). A
-host that runs out stops more than the training. Rules of this project."""
+"""Default reserves: for activities that a trial lacks (evaluation, checkpoints, other processes). A host that runs out of
+memory stops more than the training. Rules of this project."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,12 +19,12 @@ class Capacity:
 
     memory_bytes: float
     device: bool
-    """Of a GPU's allocator; else resident, of the process and its children."""
+    """Memory of a GPU's allocator; else resident memory of the process and its children."""
     words: str
 
 
 def capacity_of(journal: Journal, given_bytes: float | None = None) -> Capacity:
-    """As a run's journal tells of its device, or as this machine has it free now; ``given_bytes`` goes before both."""
+    """Capacity of the device from a run's journal, or free memory of this machine now; ``given_bytes`` has priority."""
     on_device = journal.last("device_memory")
     if given_bytes is not None:
         return Capacity(given_bytes, bool(on_device), f"{format_bytes(given_bytes)}, as given")
@@ -50,7 +50,7 @@ def host_free_bytes() -> float:
 
 
 def filled_bytes(outcome: Outcome, capacity: Capacity) -> float | None:
-    """The peak: what the device's allocator had reserved, or what was resident; None where nothing tells."""
+    """The peak: bytes reserved by the device's allocator, or resident bytes; None if unknown."""
     memory = outcome.journal.last("memory")
     if capacity.device:
         reserved = memory.get("peak_reserved_bytes")
@@ -60,5 +60,5 @@ def filled_bytes(outcome: Outcome, capacity: Capacity) -> float | None:
 
 
 def n_retries(outcome: Outcome) -> int:
-    """Times the device's allocator had to give back what it kept, and ask again: a run that does so is at its end."""
+    """Number of times the device's allocator had to free its cache and retry: such a run is at its limit."""
     return int(outcome.journal.last("memory").get("retries") or 0)

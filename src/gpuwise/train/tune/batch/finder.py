@@ -1,10 +1,10 @@
 """The largest batch that fits, in as few runs as can be, and the one worth taking; never one that was not run.
 
 Peak memory of a training step is a line in the batch: M(b) = a + c b (weights, gradients and optimizer states; activations). A
-run that fits at b also bounds every other: with a >= 0, M(b') <= b'/b M(b), so b' = C b / M(b) fits in C bytes. The first probe
-is the batch that the person has (or 1, where that does not fit), the second the largest that the first proves safe; the line
-through both gives the wall, and one run there verifies it. Where memory is no line (an allocator that rounds, a kernel that
-takes another workspace), the line is drawn anew through the last points until the wall lies between two sizes that were run.
+run that fits at b also bounds every other: with a >= 0, M(b') <= b'/b M(b), so b' = C b / M(b) fits in C bytes. The first
+probe is the user's batch (or 1, if that does not fit), the second the largest that the first proves safe; the line through
+both predicts the limit, and one run there verifies it. If memory is not linear (a rounding allocator, a kernel with another
+workspace), the line is redrawn through the last points until the limit is between two measured sizes.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class BatchSearch:
 
     @property
     def rates(self) -> dict[int, float]:
-        """Samples a second of the sizes that fit, where they are known."""
+        """Samples per second of the sizes that fit, if known."""
         return {m.batch: m.rate for m in self.runs if m.fits and m.rate is not None}
 
 
@@ -61,9 +61,9 @@ def find_batch(
     most_runs: int = MOST_RUNS,
     knee_runs: int = 0,
 ) -> BatchSearch:
-    """``run(b)`` measures one size in a process of its own; ``most`` is the largest that can be run (the data has no more
-    samples). ``knee_runs`` more runs look for a smaller size that is as fast, between those that were run. Raises InputError
-    for a start, a capacity or a ``most`` that none can be, and GpuwiseError where not even one sample fits."""
+    """``run(b)`` measures one size in a separate process; ``most`` is the maximum (the number of samples in the data).
+    ``knee_runs`` more runs search for a smaller size that is equally fast, between measured ones. Raises InputError for an
+    invalid start, capacity or ``most``, and GpuwiseError if not even one sample fits."""
     if start < 1 or start > LARGEST:
         raise InputError(f"a batch of {start} is not possible", hint="start from a whole number of at least 1")
     if not capacity_bytes > 0:
@@ -99,7 +99,7 @@ class _Finder:
 
     @property
     def wall(self) -> int:
-        """The smallest size that is known not to fit."""
+        """The smallest size known not to fit."""
         return min(self.failing, default=self._most + 1)
 
     def climb(self) -> None:
@@ -121,7 +121,7 @@ class _Finder:
             self.try_size(middle)
 
     def knee(self) -> int:
-        """The smallest size that reaches ``KNEE`` of the best rate; the largest where rates are not known."""
+        """The smallest size that reaches ``KNEE`` of the best rate; the largest if rates are unknown."""
         rates = {size: m.rate for size, m in self.fitting.items() if m.rate is not None}
         if not rates:
             return max(self.fitting)
@@ -149,7 +149,7 @@ class _Finder:
         safe = min(int(self._capacity * first / memory), self.wall - 1)
         if safe > first:
             return safe
-        # nothing above is sure: the second point lies below
+        # no upper bound is certain: the second point is below
         return first // 2 if first > 1 else 2
 
     def _predicted(self) -> int:

@@ -23,9 +23,9 @@ class Fitting:
     """Rows that go through the model at a time; None where its blocks recompute instead."""
     runs: tuple[Run, ...]
     notes: tuple[str, ...] = ()
-    """What was tried before, and why it is not taken."""
+    """Earlier attempts, and why they are not used."""
     parity: Verdict | None = None
-    """Against the untouched script on batches that fit; None where there are none to compare on."""
+    """Parity with the untouched script on batches that fit; None without such batches."""
 
 
 def fit(prober: Prober, batch: int, capacity: Capacity) -> Fitting:

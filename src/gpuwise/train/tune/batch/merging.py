@@ -20,9 +20,9 @@ class MergedBatch:
     accumulation: int
     was: int
     ratio: float | None
-    """Of rates, to the script's own batch; None where neither fits or nothing was measured."""
+    """Ratio of rates to the script's own batch; None if neither fits or nothing was measured."""
     lines: tuple[str, ...] = ()
-    """Of the script, as ``file:line: code``, and what to make of them."""
+    """Lines of the script, as ``file:line: code``, and their replacements."""
 
 
 def divisors_below(n: int) -> list[int]:
@@ -53,7 +53,7 @@ def merge(
 
 
 def lines_of(script: Path, batch: int, accumulation: int) -> tuple[str, ...]:
-    """Where the script makes its first loader and where it counts its batches; empty where it cannot be read."""
+    """Lines where the script creates its first loader and counts its batches; empty if unreadable."""
     try:
         source = read_text(script)
         tree = ast.parse(source)

@@ -20,7 +20,7 @@ Run = Callable[[Levers, Stop], Outcome]
 LONGEST_STEPS = 3
 """Optimizer steps on the longest samples: in the second and third its states are there beside the activations."""
 SECONDS = 60.0
-"""Of one run, from its first step on."""
+"""Seconds of one run, from its first step on."""
 
 
 class CannotError(GpuwiseError):
@@ -45,7 +45,7 @@ class Probe:
     cannot: str | None = None
     """It does not run, and memory is not the reason."""
     longest: dict[str, Any] | None = None
-    """What was looked at for the longest samples."""
+    """Items examined for the longest samples."""
 
     @classmethod
     def read(cls, kept: Mapping[str, Any]) -> Self:
@@ -79,7 +79,7 @@ class Prober:
         self._accumulation, self._steps, self._least_s, self._say = accumulation, steps, least_s, say
 
     def probe(self, levers: Levers) -> Probe:
-        """With the longest samples first. Raises CannotError where the run failed for another reason than memory."""
+        """Run with the longest samples first. Raises CannotError if the run failed for another reason than memory."""
         changed = {**self._base, **levers}
         label = ", ".join(f"{k} {v}" for k, v in levers.items())
         self._say(f"memory: {label}")
@@ -90,7 +90,7 @@ class Prober:
         return probe
 
     def size(self, batch: int, levers: Levers | None = None) -> BatchMeasurement:
-        """One size of the script's batch, as the finder asks for it. Raises CannotError."""
+        """Measure one size of the script's batch for the finder. Raises CannotError."""
         probe = self.probe({"batch": batch, **(levers or {})})
         if probe.fits and probe.largest_batch < batch:
             raise CannotError(f"the training's batches had {probe.largest_batch} samples instead of {batch}")
@@ -138,7 +138,7 @@ class Prober:
 
 
 def largest_batch(outcome: Outcome) -> int:
-    """Samples of the largest batch, as far as steps tell: of the steps' mean batches the largest."""
+    """Samples of the largest batch, from the steps' mean batches."""
     ticks = outcome.journal.ticks
     first = ticks[0].samples / max(ticks[0].n_batches, 1) if ticks else 0.0
     return round(max([first, *(s.samples / max(s.n_batches, 1) for s in outcome.journal.steps)]))

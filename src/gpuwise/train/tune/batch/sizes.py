@@ -48,11 +48,11 @@ class Sizes:
     ends: str = ""
     """Why ``largest`` is the largest."""
     gain: Gain | None = None
-    """Of the chosen batch over the script's own, from pairs of runs; None where it is the script's own."""
+    """Gain of the chosen batch over the script's own, from pairs of runs; None if it is the script's own."""
     trial: Trial | None = None
-    """Of the chosen batch, in the script's own order."""
+    """Trial of the chosen batch, in the script's own order."""
     blocks: str | None = None
-    """What recomputing the blocks would give."""
+    """Effect of recomputing the blocks."""
     longest: str = ""
     words: str = ""
     """On what the larger batch means for the training."""
@@ -62,7 +62,7 @@ class Sizes:
 
 
 def find_sizes(prober: Prober, facts: Facts, rate: float | None, capacity: Capacity, script: Path, kept: Sequence[str]) -> Sizes:
-    """``rate``: samples a second of the script's own batch; ``kept``: names of the levers that the trials run under."""
+    """``rate``: samples per second of the script's own batch; ``kept``: names of the levers that the trials use."""
     batch = facts.batch
     if batch is None:
         return Sizes(0, capacity.words, why="the script has no DataLoader whose batches could be larger")
@@ -109,7 +109,7 @@ def most_of(facts: Facts, rate: float | None) -> int:
 
 
 def runs_of(search: BatchSearch, levers: dict[str, object] | None = None) -> list[Run]:
-    """With the levers that they had beside the batch."""
+    """Runs with the levers they had beside the batch."""
     words = tuple(f"{k}={v}" for k, v in (levers or {}).items())
     return [Run(m.batch, m.fits, m.memory_bytes, m.rate, words) for m in search.runs]
 
@@ -152,14 +152,14 @@ def _pairs(prober: Prober, batch: int, chosen: int, levers: dict[str, object]) -
 
 
 def ends_of(search: BatchSearch, facts: Facts, most: int) -> str:
-    """What stands above the largest."""
+    """Limit above the largest size."""
     if search.at_most:
         return "the data has no more samples" if most == facts.n_samples else f"a step of more would take over {STEP_S:.0f} s"
     return "one more does not fit" if search.exact else "the next larger size that was run does not fit"
 
 
 def longest_words(prober: Prober, batch: int) -> str:
-    """How the longest samples were found."""
+    """Description of how the longest samples were found."""
     description = prober.probe({"batch": batch}).longest
     if description is None or not description.get("looked_at"):
         return "samples in the script's own order: which are the longest cannot be told"
@@ -170,7 +170,7 @@ def longest_words(prober: Prober, batch: int) -> str:
 
 
 def learning_rate_words(facts: Facts, batch: int, chosen: int) -> str:
-    """What another global batch asks of the learning rate, by kind of optimizer."""
+    """Advice on the learning rate for another global batch, by kind of optimizer."""
     if chosen == batch:
         return ""
     factor = chosen / batch
