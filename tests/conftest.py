@@ -228,9 +228,10 @@ def _home_of_the_session(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session", autouse=True)
 def _no_home_of_a_developer(_home_of_the_session: Path) -> Iterator[None]:
-    """``$GPUWISE_HOME`` is an empty folder; a test that writes there takes the fixture ``home``."""
+    """``$GPUWISE_HOME`` is an empty folder, and the Hub is not asked; a test that writes there takes the fixture ``home``."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("GPUWISE_HOME", str(_home_of_the_session))
+        patch.setenv("HF_HUB_OFFLINE", "1")
         yield
 
 

@@ -71,8 +71,8 @@ def _names() -> NameTable:
 
 def find_model(text: str) -> Architecture:
     """The model a person means: a catalogue name in any usual spelling, a GGUF file, a Hugging Face ``config.json``, a folder
-    with one of them, a name in a store of this machine (Hugging Face's cache, Ollama, LM Studio), or dimensions
-    (``layers=32,hidden=4096,heads=32,...``).
+    with one of them or with safetensors, a name in a store of this machine (Hugging Face's cache, Ollama, LM Studio), a name on
+    the Hugging Face Hub where a network is there (``org/name``), or dimensions (``layers=32,hidden=4096,heads=32,...``).
 
     Raises UnknownNameError, AmbiguousNameError, or FieldError for a file or dimensions that are wrong.
     """
@@ -125,6 +125,12 @@ def _in_files(text: str, *, name: str = "") -> Architecture | None:
         from gpuwise.facts.models.gguf_model import architecture_of_gguf
 
         return architecture_of_gguf(gguf, models().values(), name=name)
+    checkpoint = _checkpoint_path(text)
+    if checkpoint is not None:
+        from gpuwise.facts.models.checkpoint import architecture_of_checkpoint
+
+        if (found := architecture_of_checkpoint(checkpoint, name=name)) is not None:
+            return found
     config = _config_path(text)
     if config is None:
         return None
@@ -143,9 +149,29 @@ def _named(text: str) -> Architecture:
         refuse_unmodelled(text)
         base = base_in_name(text, _names())
         if base is None:
+            if (found := _on_hub(text)) is not None:
+                return found
             raise
         arch = models()[base]
         return replace(arch, notes=(f"{text.strip()[:80]} {READ_AS} a fine-tune of {arch.name}", *arch.notes))
+
+
+def _on_hub(text: str) -> Architecture | None:
+    """The model that the Hugging Face Hub has under ``text``, with a note; None where it is no name of the Hub, or the Hub is not
+    to be asked. Raises UnknownNameError where it does not answer, InputError where it does not have or show it."""
+    from gpuwise.facts.models import hub
+
+    if hub.NAME.fullmatch(text) is None:
+        return None
+    try:
+        found = hub.fetch_model(text)
+    except hub.NoAnswerError as error:
+        raise UnknownNameError("model", text[:80], (), hint=f"{error.message}; {error.hint}") from None
+    if found is None:
+        return None
+    arch = _in_files(str(found), name=text)
+    note = f"{text[:80]} {READ_AS} {hub.endpoint()} has it: config and headers alone, kept in {hub.cache_folder()}"
+    return None if arch is None else replace(arch, notes=(note, *arch.notes))
 
 
 def _by_letters(text: str) -> Architecture | None:
@@ -177,6 +203,19 @@ def _gguf_path(text: str, *, blob: bool = False) -> Path | None:
         names = ", ".join(p.name for p in whole[:4])
         raise FieldError(f"holds {len(whole)} models: {names}", file=text, hint="name one of the files")
     return whole[0] if whole else None
+
+
+def _checkpoint_path(text: str) -> Path | None:
+    """The safetensors file, or the folder with some, ``text`` points at; None where there is none."""
+    if not text or len(text) > 4096 or "\x00" in text:
+        return None
+    try:
+        path = Path(text).expanduser()
+        if text.lower().endswith(".safetensors"):
+            return path if path.exists() or len(path.parts) > 1 else None
+        return path if path.is_dir() and any(path.glob("*.safetensors*")) else None
+    except (OSError, RuntimeError, ValueError):
+        return None
 
 
 def _config_path(text: str) -> Path | None:

@@ -10,11 +10,13 @@ import re
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
+from io import BytesIO
 from math import prod
 from pathlib import Path
 from typing import BinaryIO
 
 from gpuwise.errors import FileError
+from gpuwise.facts.models.safetensors import whole_size
 from gpuwise.files import MIB, open_file
 
 BLOCKS: dict[int, tuple[str, int, int]] = {
@@ -239,38 +241,66 @@ def read_header(path: Path) -> Header:
 
 def _read_part(path: Path) -> Header:
     with open_file(path, most=MOST_FILE, hint=_HINT) as file:
-        size = path.stat().st_size
-        read = _Reader(file, path, size)
-        read.need(4)
-        if read.buffer[:4] != b"GGUF":
-            raise read.error("is not a GGUF file")
-        read.at = 4
-        version = int(read.scalar("I"))
-        if version not in (2, 3):
-            big = version & 0xFFFF == 0 and version
-            raise read.error("is in big-endian order, which is not read" if big else f"is of GGUF version {version}, not 2 or 3")
-        n_tensors, n_values = read.count("Q", MOST_TENSORS, "tensors"), read.count("Q", MOST_TENSORS, "values")
-        metadata: dict[str, Value] = {}
-        lengths: dict[str, int] = {}
-        for _ in range(n_values):
-            key = read.text()
-            value, n = read.value(int(read.scalar("I")))
-            lengths[key] = n
-            if value is not None:
-                metadata[key] = value
-        rows: list[tuple[str, tuple[int, ...], int, int]] = []
-        for _ in range(n_tensors):
-            name, n_dims = read.text(), read.count("I", 8, "dimensions of a tensor")
-            shape = tuple(read.count("Q", MOST_FILE, "numbers in a row") for _ in range(n_dims))
-            rows.append((name, shape, int(read.scalar("I")), int(read.scalar("Q"))))
+        read = _Reader(file, path, whole_size(path))
+        metadata, lengths, rows = _parse(read)
         align = metadata.get("general.alignment", 32)
         if not isinstance(align, int) or align < 1:
             raise read.error("has a general.alignment below 1")
         start = -(-read.at // align) * align
-        return Header(metadata, lengths, _sized(rows, size - start, read))
+        return Header(metadata, lengths, _sized(rows, read.size - start, read))
 
 
-def _sized(rows: list[tuple[str, tuple[int, ...], int, int]], most: int, read: _Reader) -> tuple[Tensor, ...]:
+class _Short(Exception):
+    """The header goes on."""
+
+
+class _Nothing(BytesIO):
+    def read(self, size: int | None = -1, /) -> bytes:
+        raise _Short
+
+
+def header_length(content: bytes) -> int | None:
+    """Bytes of the header that ``content`` begins with; None where it goes on beyond that. Raises FileError."""
+    read = _Reader(_Nothing(), Path("the file"), MOST_FILE)
+    read.buffer = content
+    try:
+        _parse(read)
+    except _Short:
+        return None
+    return read.at
+
+
+Rows = list[tuple[str, tuple[int, ...], int, int]]
+
+
+def _parse(read: _Reader) -> tuple[dict[str, Value], dict[str, int], Rows]:
+    """Values, lengths of lists, and name, shape, type and offset of each tensor. Raises FileError."""
+    read.need(4)
+    if read.buffer[:4] != b"GGUF":
+        raise read.error("is not a GGUF file")
+    read.at = 4
+    version = int(read.scalar("I"))
+    if version not in (2, 3):
+        big = version & 0xFFFF == 0 and version
+        raise read.error("is in big-endian order, which is not read" if big else f"is of GGUF version {version}, not 2 or 3")
+    n_tensors, n_values = read.count("Q", MOST_TENSORS, "tensors"), read.count("Q", MOST_TENSORS, "values")
+    metadata: dict[str, Value] = {}
+    lengths: dict[str, int] = {}
+    for _ in range(n_values):
+        key = read.text()
+        value, n = read.value(int(read.scalar("I")))
+        lengths[key] = n
+        if value is not None:
+            metadata[key] = value
+    rows: Rows = []
+    for _ in range(n_tensors):
+        name, n_dims = read.text(), read.count("I", 8, "dimensions of a tensor")
+        shape = tuple(read.count("Q", MOST_FILE, "numbers in a row") for _ in range(n_dims))
+        rows.append((name, shape, int(read.scalar("I")), int(read.scalar("Q"))))
+    return metadata, lengths, rows
+
+
+def _sized(rows: Rows, most: int, read: _Reader) -> tuple[Tensor, ...]:
     """Tensors with their bytes: those of their type, which must lie in the file one behind the other. Raises FileError."""
     ends = sorted(offset for *_, offset in rows)
     next_of = dict(zip(ends, [*ends[1:], most], strict=False))

@@ -14,6 +14,7 @@ from gpuwise.errors import FileError
 from gpuwise.facts.models.architecture import Architecture, LinearAttention, Mamba, Mla, Moe, ShortConv, StoredBytes
 from gpuwise.facts.models.checks import check_architecture
 from gpuwise.facts.models.gguf import FILE_TYPES, Header, Tensor, Value, read_header
+from gpuwise.facts.models.sized import SIZED_LOG_SIGMA
 from gpuwise.units import parse_count
 
 SAME, ROUNDED = 0.005, 0.02
@@ -38,7 +39,7 @@ def architecture_of_gguf(path: Path, known: Iterable[Architecture], *, name: str
     own = sum(t.elements for t in header.tensors if _role(t.name, first) not in ("prediction", "constants"))
     alike = [a for a in known if _is(a, read, own)]
     base = min(alike, key=lambda a: (a.max_seq_len != read.most("context_length"), a.vocab != read.vocab), default=None)
-    arch = _generic(read, own) if base is None else base
+    arch = replace(_generic(read, own), open_log_sigma=SIZED_LOG_SIGMA) if base is None else base
     how = f"read by its tensors: {kind} is not in the catalogue" if base is None else f"its tensors are those of {base.name}"
     name = name or path.stem
     return replace(
