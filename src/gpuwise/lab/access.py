@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 Ints = NDArray[np.int64]
 WARP, BANKS, WORD, SECTOR, LINE = 32, 32, 4, 32, 128
 NOTHING = np.int64(-1)
-"""Where a lane does not take part."""
+"""Index of a lane that does not take part."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class WarpAccess:
     """(warps, up to 64) distinct sectors, rising, :data:`NOTHING` first."""
 
     def part(self, first: int, last: int) -> WarpAccess:
-        """Of the warps from ``first`` up to ``last``."""
+        """The part of the warps from ``first`` up to ``last``."""
         w = slice(first, last)
         return WarpAccess(self.sectors[w], self.lines[w], self.wavefronts[w], self.tags[w], self.sector_ids[w])
 
@@ -72,7 +72,7 @@ def _words(addresses: Ints, size: int) -> Ints:
 
 
 def _first(rising: Ints) -> NDArray[np.bool_]:
-    """Where a value stands for the first time in its row."""
+    """Index of the first occurrence of a value in its row."""
     first = rising >= 0
     first[:, 1:] &= rising[:, 1:] != rising[:, :-1]
     return first
@@ -82,11 +82,11 @@ TAG_BANKS = 4
 
 
 def _tags(lines: Ints, first: NDArray[np.bool_]) -> Ints:
-    """Most distinct lines in one of four tag banks.
+    """Maximum distinct lines in one of four tag banks.
 
-    The bank of a line is two sums modulo 2 of its number's bits: of bits 0 to 10, and of the even ones of them. That was found by
-    a search over such sums for the counters of A100 at strides of 1 to 64 words: a mean error of 2.2 % at the benchmark's own
-    places, where no two sums of bits 0 to 7 have less than 2.0 % (benchmarks/records/lab).
+    The bank of a line is two sums modulo 2 of its number's bits: of bits 0 to 10, and of the even ones of them. That is the
+    result of a search over such sums for the counters of A100 at strides of 1 to 64 words: a mean error of 2.2 % at the
+    benchmark's own places, where no two sums of bits 0 to 7 have less than 2.0 % (benchmarks/records/lab).
     """
     bank = 2 * _parity(lines & 0x555) + _parity(lines & 0x7FF)
     rows = np.broadcast_to(np.arange(len(lines))[:, None], lines.shape)[first]

@@ -53,10 +53,10 @@ class Array:
     readers: NDArray[np.int32]
     """When two threads last read an element with no barrier between, 0 for never."""
     reader_warp: NDArray[np.int64]
-    """The warp of those two, -1 where they are of two."""
+    """The warp of those two, -1 if they are of two warps."""
 
     pending: list[Accesses] = field(default_factory=list["Accesses"])
-    """Of shared memory, reads since the last barrier that are not noted yet."""
+    """Shared memory: reads since the last barrier that are not recorded yet."""
 
     def element(self, place: int) -> str:
         """``tile[3, 4]`` of a stored element."""
@@ -73,12 +73,13 @@ def make_array(name: str, data: NDArray[Any], shape: tuple[int, ...], base: int,
 
 @dataclass(slots=True)
 class Order:
-    """What barriers have ordered: a clock that each of them moves on, when the last of a block was, and of each warp."""
+    """Order established by barriers: a clock that each of them advances, the time of the last one of a block, and of each
+    warp."""
 
     threads: int
-    """Of a block."""
+    """Threads of a block."""
     warps: NDArray[np.int32]
-    """By warp of the run, when it last met ``syncwarp``."""
+    """By warp of the run, the time of its last ``syncwarp``."""
     clock: int = 1
     barrier: int = 1
     """When the last barrier was."""

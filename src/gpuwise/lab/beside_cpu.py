@@ -25,9 +25,9 @@ from gpuwise.predict.kernels.transfer import transfer_time
 from gpuwise.predict.stack_costs import find_stack_costs
 
 LINE_BYTES = 64
-"""Of a processor's cache."""
+"""Cache line of a processor."""
 TRANSPOSE_SHARE = 0.25
-"""Of a copy's rate that a transposition in tiles reaches: a tile reads short pieces of many pages, which nothing fetches ahead.
+"""Share of a copy's rate that a tiled transposition reaches: a tile reads short pieces of many pages, without prefetching.
 PyTorch on one core of a Xeon (Emerald Rapids): 3.0 to 3.3 of 12.3 GB/s at 2,048 to 8,192. Check, an EPYC (Zen 4) with cold
 caches: 6.5 of 22 to 27 GB/s at 1,024 and 4,096."""
 COLD_CALL_S = 30e-6
@@ -61,7 +61,7 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class Crossover:
-    """Where the GPU begins to win; None where it does not up to the largest size, or wins at every size."""
+    """Size from which the GPU is faster; None if it is not up to the largest size, or at every size."""
 
     sides: tuple[Side, ...]
     size: float | None
@@ -131,7 +131,7 @@ def crossover(task: Task, a: Accelerator, cpu: Cpu) -> Crossover:
 
 
 def crossing_sentences(document: Mapping[str, Any]) -> list[str]:
-    """Of a crossover's document: who is faster where, with the data on the GPU and with the copies."""
+    """Sentences from a crossover's document: the faster device by size, with the data on the GPU and with the copies."""
     made = list[str]()
     for words, name, parts in (
         ("with the data on the GPU", "crossover", ("kernel_s", "launch_s")),

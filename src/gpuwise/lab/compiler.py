@@ -1,8 +1,8 @@
-"""What a compiler does to a kernel's stream of instructions: loads that wait for nothing come before arithmetic.
+"""Compiler scheduling of a kernel's instructions: independent loads move before arithmetic.
 
-Between two branches or barriers a load is issued as soon as its address is known, in front of the arithmetic that the text has
-before it, unless something is written in between that may lie where it reads. So many results are under way as half of a thread's
-registers hold; on an H100 a quarter of them, or all, change the lab's tasks by less than 3 %.
+Between two branches or barriers a load is issued as soon as its address is known, before earlier arithmetic of the text,
+unless a write in between may alias it. The results in flight are limited to half of a thread's registers; on an H100 a quarter
+of them, or all, change the lab's tasks by less than 3 %.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ from gpuwise.lab.stream import Event
 
 @dataclass(frozen=True, slots=True)
 class Compiler:
-    """Instructions of whole numbers that a compiler puts around what the text says, counted in what ptxas 13.5 makes."""
+    """Integer instructions that a compiler adds to the text, counted in the output of ptxas 13.5."""
 
     entry: int
-    """Of a thread: its number, the arguments, the end."""
+    """Per thread: its index, the arguments, the exit."""
     part: int
-    """Of an index that is no literal: numba counts those below zero from the end."""
+    """Per index that is not a literal: numba counts negative ones from the end."""
     turn: int
-    """Of one that counts a loop for all lanes."""
+    """Per turn of a loop counter shared by all lanes."""
     stride: int
-    """Of a row's length times an index."""
+    """Per product of a row's length and an index."""
     address: int
-    """Of a place in global memory, whose addresses have 64 bits."""
+    """Per address in global memory (64 bits)."""
     shared: int
-    """Of one in shared memory."""
+    """Per address in shared memory."""
     word: int
-    """Of a sum or a comparison of whole numbers."""
+    """Per sum or comparison of integers."""
     power_of_two: int
-    """Of ``//`` and ``%`` of whole numbers by a literal power of two, another literal, and a number that only the run knows."""
+    """Per ``//`` and ``%`` of integers: by a literal power of two, another literal, and a number known only at run time."""
     constant: int
     number: int
 
@@ -69,7 +69,7 @@ def scheduled(events: Sequence[Event], registers: int) -> list[Event]:
 
 
 def _addresses(events: Sequence[Event], first: int, loads: Sequence[int]) -> list[int]:
-    """The loads and the sums of whole numbers that their addresses wait for, in the order of the text."""
+    """The loads and the integer sums that their addresses depend on, in the order of the text."""
     wanted = set(loads)
     stack = list(loads)
     while stack:
@@ -81,8 +81,8 @@ def _addresses(events: Sequence[Event], first: int, loads: Sequence[int]) -> lis
 
 
 def _space(event: Event) -> str:
-    """Accesses of which two may be to the same place: those to one array in shared or local memory, and all to global memory,
-    whose arrays a compiler cannot tell apart."""
+    """Accesses that may alias: those to one array in shared or local memory, and all to global memory, whose arrays a compiler
+    cannot distinguish."""
     return event.array if event.op.startswith("shared") or event.array == LOCAL else ""
 
 

@@ -62,9 +62,8 @@ def dram_bytes(made: Simulation) -> float:
 
 
 def roofline_document(made: Simulation, flop: float, a: Accelerator, cpu: Cpu, cpu_s: float) -> dict[str, Any] | None:
-    """Where a task stands under the roofs of a GPU and a CPU: ``min(peak, bandwidth x flop / bytes)`` (Williams, Waterman and
-    Patterson 2009). Bytes are those that the simulated kernel takes from the GPU's memory; None for a task without arithmetic.
-    """
+    """Position of a task in the rooflines of a GPU and a CPU: ``min(peak, bandwidth x flop / bytes)`` (Williams, Waterman and
+    Patterson 2009). Bytes are the simulated kernel's traffic from the GPU's memory; None for a task without arithmetic."""
     peak, moved = a.peak_flop_per_s.get("fp32"), dram_bytes(made)
     if not flop or not moved or peak is None:
         return None

@@ -82,7 +82,7 @@ FUNCTIONS: Mapping[str, Function] = {
     "clz": Function(lambda x: 32 - np.ceil(np.log2(np.maximum(x, 0) + 1.0)).astype(np.int64), "int"),
     "ffs": Function(lambda x: _bits(x ^ (x - 1)) * (x != 0), "int"),
 }
-"""By numba's name."""
+"""Functions by numba's name."""
 _TIMES: Mapping[str, tuple[tuple[int, int, int], tuple[int, int, int]]] = {
     "exp": ((7, 0, 1), (17, 13, 0)),
     "exp2": ((0, 0, 1), (18, 13, 0)),
@@ -121,7 +121,7 @@ _OF_COMPLEX = {
     "abs": ("hypot",),
     **dict.fromkeys(("divide", "reciprocal"), ("divide",) * 3),
 }
-"""What a function of a complex number is made of (numba, cpython/cmathimpl.py)."""
+"""Operations in a function of a complex number (numba, cpython/cmathimpl.py)."""
 
 
 def instructions(name: str, kind: np.dtype[Any]) -> tuple[tuple[str, int], ...]:
@@ -166,13 +166,13 @@ ATOMICS: Mapping[str, Callable[[Any, Any], Any]] = {
     "inc": _increment,
     "dec": _decrement,
 }
-"""What is stored, of what stood there and what is given."""
+"""New value from the old one and the argument."""
 
 
 def run_atomic(name: str, data: Values, at: NDArray[np.int64], values: Values, *, used: bool) -> Values:
-    """Apply ``name`` at the places ``at`` one lane after the other, in the order of lanes; what each found there.
+    """Apply ``name`` at the positions ``at``, one lane after the other, in lane order; returns the old values.
 
-    Of results that nobody uses the sum, the largest and the like are taken at once.
+    If the results are unused, sums, maxima and the like are computed at once.
     """
     values = values.astype(data.dtype)
     act = ATOMICS[name]
@@ -198,7 +198,7 @@ def run_atomic(name: str, data: Values, at: NDArray[np.int64], values: Values, *
 
 
 def compare_and_swap(data: Values, at: NDArray[np.int64], expected: Values, values: Values) -> Values:
-    """One lane after the other, in the order of lanes: put ``given`` where ``expected`` stands; what each found."""
+    """One lane after the other, in lane order: store ``given`` if the old value is ``expected``; returns the old values."""
     old = np.empty(len(at), data.dtype)
     for lane, place in enumerate(at.tolist()):
         old[lane] = data[place]

@@ -5,13 +5,13 @@ The form is numba-CUDA's: ``cuda.threadIdx.x``, ``cuda.grid(1)``, ``cuda.shared.
 device functions and constants of the module. The source is read as a syntax tree and never executed as Python, so nothing but
 arithmetic on the given arrays can happen.
 
-Numbers have numba's types: a float is a float64 and a whole number an int64, so that a sum that begins with ``0.0`` is one in
-float64. A constant of the text that float32 holds exactly does not widen what stands beside it, as the compiler narrows it again.
+Numbers have numba's types: a float is a float64 and an integer an int64, so a sum that begins with ``0.0`` is in float64. A
+literal that float32 represents exactly does not widen the other operand, as the compiler narrows it again.
 
 Branches run under a mask of lanes; a warp that has lanes on both sides runs both. Each operation becomes one :class:`Event` of
-the instruction stream, with the events it waits for. What a compiler does anyway is not counted: a product and a sum are one
-instruction; sums and products that all lanes share, and an index moved by a shared number, are free; a result that was computed
-before is used again; loops known beforehand are unrolled, others by four.
+the instruction stream, with the events it waits for. Compiler optimisations are applied: a product and a sum are one
+instruction; sums and products shared by all lanes, and an index offset by a shared number, are free; an earlier result is
+reused; loops with constant bounds are unrolled, others by four.
 """
 
 # pyright: basic
@@ -48,7 +48,7 @@ from gpuwise.lab.source import DTYPES, Kernel, as_load, predicable, work_of
 from gpuwise.lab.stream import Local, Mask, Part, Run, Slice, noun
 
 UNROLLED, UNROLLED_WORK, UNROLL = 64, 300, 4
-"""Turns and work up to which a loop whose bounds stand in the text is unrolled whole; by how much others are."""
+"""Maximum turns and work up to which a loop with literal bounds is fully unrolled; unroll factor of other loops."""
 GLOBAL_ALIGNMENT = 256
 """cudaMalloc aligns to this."""
 RETURNED, VALUE, SPLIT = "\0returned", "\0value", "\0split"
@@ -290,8 +290,8 @@ class _Machine(Operations):
         self.broken.pop()
 
     def _for_lanes(self, name: str, start: Any, stop: Any, step: Any, body: list[ast.stmt], mask: Mask) -> None:
-        """A loop whose lanes turn so often as each of them says: by four where nothing leaves it early, what is left of four turn
-        by turn, all lanes together."""
+        """A loop with a different number of turns per lane: unrolled by four if it has no early exit, the remainder turn by
+        turn, all lanes together."""
         first, by = (np.broadcast_to(data_of(v), mask.shape).astype(np.int64) for v in (start, step))
         if (by[mask] == 0).any():
             self.refuse("a loop does not end whose step is 0")

@@ -1,9 +1,10 @@
-"""What a compiled kernel uses, read from where compilers leave it: a cubin, the log of ``ptxas -v``, Triton's metadata, and
-kernel objects of Triton and numba. Nothing here runs or imports them.
+"""Resource use of a compiled kernel, from compiler output: a cubin, the log of ``ptxas -v``, Triton's metadata, and kernel
+objects of Triton and numba. Nothing is executed or imported.
 
 A cubin is an ELF file. Registers are pairs (symbol, count) in ``.nv.info``; barriers and the largest block are attributes of
 ``.nv.info.<kernel>``; the size of ``.nv.shared.<kernel>`` is the static shared memory, from 9.0 on with the driver's reserve.
-These places were found by comparing cubins of CUDA 13.0 for 7.5 to 12.0 with what ``ptxas -v`` says of the same code.
+These positions were determined by comparing cubins of CUDA 13.0 for 7.5 to 12.0 with the output of ``ptxas -v`` for the same
+code.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _USED = re.compile(r"(\d+) (registers|barriers|bytes smem)")
 
 @dataclass(frozen=True, slots=True)
 class KernelUse:
-    """What a thread and a block of one kernel take; None where the file does not say."""
+    """Resources of a thread and a block of one kernel; None if the file does not contain them."""
 
     name: str
     compute_capability: str | None
@@ -45,9 +46,9 @@ class KernelUse:
 
 
 def read_kernels(path: str | Path) -> tuple[KernelUse, ...]:
-    """The kernels of a cubin, of a log of ``ptxas -v``, or of Triton's metadata (its cubin is looked for beside it).
+    """The kernels of a cubin, of a log of ``ptxas -v``, or of Triton's metadata (its cubin is searched beside it).
 
-    Raises FieldError for a file that is none of these or is damaged, InputError when it cannot be read.
+    Raises FieldError for another or a damaged file, InputError when it cannot be read.
     """
     file = Path(path)
     content = read_bytes(file, most=LARGEST_FILE, hint="give a cubin or its log")
@@ -153,7 +154,7 @@ def _symbols(data: bytes, sections: dict[str, tuple[int, int]]) -> list[str]:
 
 
 def _attributes(data: bytes, section: tuple[int, int]) -> Iterator[tuple[int, bytes]]:
-    """Number and value of each attribute: format 4 is of a length of its own, others are of two bytes."""
+    """Number and value of each attribute: format 4 has a variable length, others two bytes."""
     at, end = section[0], section[0] + section[1]
     while at < end:
         length: int = struct.unpack_from("<H", data, at + 2)[0] if data[at] == 4 else 0
@@ -163,7 +164,7 @@ def _attributes(data: bytes, section: tuple[int, int]) -> Iterator[tuple[int, by
 
 
 def _capability(target: str) -> str | None:
-    """``"9.0"`` of ``sm_90a``; None for one that is not in the table."""
+    """``"9.0"`` of ``sm_90a``; None for one outside the table."""
     try:
         return find_sm_limits(target).compute_capability
     except InputError:
@@ -191,8 +192,8 @@ def _read_triton(file: Path, content: bytes) -> KernelUse:
 
 
 def kernel_use(kernel: Any) -> KernelUse:
-    """What a kernel object uses: one that Triton compiled (``kernel[grid](...)`` returns it), or numba's, compiled for one
-    signature. Raises UnpredictableError for another object, or one that was not compiled yet."""
+    """Resources of a kernel object: one that Triton compiled (``kernel[grid](...)`` returns it), or numba's, compiled for one
+    signature. Raises UnpredictableError for another object, or an uncompiled one."""
     metadata = getattr(kernel, "metadata", None)
     if metadata is not None and hasattr(metadata, "num_warps"):
         regs = getattr(kernel, "n_regs", None)

@@ -1,10 +1,10 @@
-"""One multiprocessor, event by event: which warp issues when, and what the others wait for.
+"""Event simulation of one multiprocessor: issue times of warps, and stall reasons.
 
-Each of four schedulers issues one instruction of one of its warps a cycle. An instruction waits for the results it uses, for its
-unit (lanes / 32 of an instruction a cycle), and at a barrier for its block. Loads take the load unit for max(data, tag) cycles,
-then find their sectors in the L1 (least recently used go), in the L2, or in the memory. Memory is a queue that serves this
-multiprocessor's share of the bandwidth, with the measured latency behind it: where bandwidth x latency is more than the bytes
-that resident warps have under way, time goes to latency (Little's law), else to bandwidth.
+Each of four schedulers issues one instruction of one of its warps a cycle. An instruction waits for the results it uses, for
+its unit (lanes / 32 of an instruction a cycle), and at a barrier for its block. Loads occupy the load unit for max(data, tag)
+cycles, then hit in the L1 (LRU), in the L2, or go to memory. Memory is a queue that serves this multiprocessor's share of the
+bandwidth, with the measured latency behind it: if bandwidth x latency exceeds the bytes that resident warps have in flight,
+latency is the limit (Little's law), else bandwidth.
 """
 
 from __future__ import annotations
@@ -33,17 +33,18 @@ PARTIAL = 2.0
 """How many times as long a sector takes of the L2 of which a store has only a part: a matrix turned by stores of 4 bytes, each 8
 KB from the next, takes 70 us for 4.2 million of them on an H100."""
 FILL_BYTES = 16.0
-"""That a scheduler's registers take of a load from the L2 a cycle (a quarter of the port of 64), while its FP32 lanes stand
-still: rooflines of A100 and A40 take 8 cycles more for each load of 128 bytes than their multiply-adds, however many those are,
-and so do GH200's, which were not fitted (benchmarks/records/lab, 27 November 2026). That the lanes wait is measured, not why."""
+"""Bytes per cycle that a scheduler's registers receive of a load from the L2 (a quarter of the port of 64), while its FP32
+lanes are idle: rooflines of A100 and A40 take 8 cycles more for each load of 128 bytes than their multiply-adds, for any
+number of those, and so do GH200's, which were not fitted (benchmarks/records/lab, 27 November 2026). The wait of the lanes is
+measured, its cause is not."""
 Result = tuple[int, float, int, Any]
 Rest = tuple[int, float, int, tuple[int, ...], float, Result]
 Step = tuple[int, Sequence[int], Any, Rest, Any]
-"""An instruction of a warp: kind, place of its unit in the list of what is free when (by scheduler), cycles that it takes (by
-warp for memory), what counts once it issues, and the warp's next step. What counts: whether anything waits for it
-(:data:`WAITED`) and whether it may be the last (:data:`LAST`), cycles to the next instruction, what they are called, the events
-that one waits for besides, the cycles that its scheduler is taken, and its result: event, cycles to it, what waiting for it is
-called, the set of sectors by warp."""
+"""An instruction of a warp: kind, index of its unit in the list of free times (by scheduler), its cycles (by warp for memory),
+data used at issue, and the warp's next step. Data used at issue: whether another instruction waits for it (:data:`WAITED`) and
+whether it may be the last (:data:`LAST`), cycles to the next instruction, their stall reason, further events that that one
+waits for, cycles that its scheduler is busy, and its result: event, cycles to it, its stall reason, the set of sectors by
+warp."""
 WAITED, LAST = 1, 2
 ARITHMETIC, BARRIER, SHARED, LOAD, STORE, ATOMIC = range(6)
 """Kinds of step; those of memory from SHARED on, those of sectors from LOAD on."""
@@ -67,7 +68,7 @@ REASONS = (
     "unit busy",
     "load unit",
 )
-"""What a warp waits for. The last two stand with a warp whose unit is its own from then on."""
+"""Stall reasons of a warp. The last two apply to a warp with a unit of its own from then on."""
 NONE, ARITHMETIC_LATENCY, MEMORY_LATENCY, BANDWIDTH, SHARED_MEMORY, BRANCH, AT_BARRIER, NOT_SELECTED, UNIT_BUSY, LOAD_UNIT = (
     range(10)
 )
@@ -80,7 +81,7 @@ CAUSES = {
     "shared_store": SHARED_MEMORY,
     "shared_atomic": SHARED_MEMORY,
 }
-"""What waiting for the result of an operation is called, where it is not its arithmetic."""
+"""Stall reason for the result of an operation, if it is not its arithmetic."""
 SECTOR_OPS = frozenset({"load", "store", "atomic"})
 MOST_AT_ONCE = 2**20
 """Lanes whose sectors are looked at at once."""
@@ -88,7 +89,7 @@ MOST_AT_ONCE = 2**20
 
 @dataclass(slots=True)
 class Timing:
-    """What one multiprocessor did."""
+    """Results of one multiprocessor."""
 
     cycles: float
     issued: int
@@ -105,7 +106,7 @@ class Timing:
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """What the rest of the GPU leaves to this multiprocessor."""
+    """Resources that the rest of the GPU leaves to this multiprocessor."""
 
     timing: SmTiming
     fp32_lanes: float
@@ -116,26 +117,26 @@ class Conditions:
     dram_bytes_per_cycle: float
     l2_bytes_per_cycle: float
     l2_request_bytes: float
-    """That a piece of 64 bytes takes of the L2, however much of it is asked for."""
+    """L2 bandwidth that a piece of 64 bytes uses, regardless of the requested part."""
     branch_cycles: float
     """From a branch to the next instruction of its warp."""
     block_cycles: float
     """From one block that this multiprocessor is given to the next one, at least: blocks are handed out one after the other."""
     sparse: Mapping[str, float]
-    """Array to how many times as long its bytes take of the memory, where what is asked for lies apart."""
+    """Array to the factor on its memory time, for scattered requests."""
     shallow_cycles: float
     """How long a queue must be in front of the memory for two thirds of its rate: a deep one is served in a better order."""
     written: Mapping[str, float]
     """Array to the part of what is stored there that the memory sees before the launch ends: the rest stays in the L2."""
     shared_by: Mapping[str, float]
-    """Array to how many multiprocessors ask for the same sector: the first finds it in memory, the others in the L2. Below 1:
-    more than the sectors that are asked for come from memory."""
+    """Array to the number of multiprocessors that request the same sector: the first reads it from memory, the others from the
+    L2. Below 1: more sectors come from memory than are requested."""
 
 
 def run_multiprocessor(events: Sequence[Event], blocks: int, warps_per_block: int, c: Conditions) -> Timing:
     """Time ``blocks`` blocks (the first of the run), ``resident_blocks`` at once, the next when one ends.
 
-    No garbage is looked for meanwhile: there is none, and looking through the steps takes a fifth of the time.
+    The garbage collector is off: there is no garbage, and scanning the steps takes a fifth of the time.
     """
     collecting = gc.isenabled()
     gc.disable()
@@ -147,8 +148,8 @@ def run_multiprocessor(events: Sequence[Event], blocks: int, warps_per_block: in
 
 
 class _Multiprocessor:
-    """Warps that run the same instructions share one list of them (:class:`_Program`), in which a wait that is over by then is
-    left out; the event loop goes from step to step and looks nothing up."""
+    """Warps that run the same instructions share one list of them (:class:`_Program`), without waits that are already over;
+    the event loop goes from step to step without look-ups."""
 
     def __init__(self, events: Sequence[Event], blocks: int, warps_per_block: int, c: Conditions) -> None:
         self.events, self.c, self.blocks, self.width = events, c, blocks, warps_per_block
@@ -158,7 +159,7 @@ class _Multiprocessor:
         costs = _unit_costs(table, warps, c)
         units = {unit: at for at, unit in enumerate(dict.fromkeys(costs.units), start=1)}
         self.free = [0.0] * ((len(units) + 1) * c.schedulers)
-        """Of the schedulers themselves, then of their units, when each is free."""
+        """Free times of the schedulers, then of their units."""
         self.memory_key = units.get("memory", 0) * c.schedulers
         self.fp32_key = units.get("fp32", 0) * c.schedulers
         """Zero where no instruction is FP32."""
@@ -211,7 +212,7 @@ class _Multiprocessor:
         hits, recorded, not_selected, finish, number, cause = 0, True, 0.0, 0.0, 0, NONE
         mine = ([w for w in range(b * width, (b + 1) * width) if first[w]] for b in range(self.blocks))
         waiting = (block for block in mine if block)
-        """Of each block that has anything to do, the warps that have."""
+        """For each block with work left, its number of warps with work left."""
         given = -c.block_cycles
         for warps_of_one in islice(waiting, c.resident_blocks):
             given += c.block_cycles
@@ -366,10 +367,9 @@ class _Multiprocessor:
         return (there if there > through else through), BANDWIDTH if long else MEMORY_LATENCY
 
     def _fetch(self, part: int, size: int) -> bool:
-        """Use sectors of the L1 that are always used together; whether they were not there.
+        """Access sectors of the L1 that are always used together; returns whether they were missing.
 
-        Of a set that is there in part the rest is the oldest of all, so that each sector that comes back puts one of the rest
-        out: none is found.
+        For a partially present set the rest is the oldest, so each returning sector evicts one of the rest: all miss.
         """
         l1 = self.l1
         there = l1.get(part, 0)
@@ -409,7 +409,7 @@ class _Multiprocessor:
         self.l1_used -= line
 
     def _first(self, array: str, share: float, sectors: int) -> int:
-        """How many of the ``sectors`` that were not asked for before come from memory: that share of those of their array."""
+        """Number of the ``sectors`` not requested before that come from memory: that share of those of their array."""
         if not share:
             return 0
         if share == 1.0:
@@ -427,9 +427,9 @@ class _Table(NamedTuple):
     """Events, field by field."""
 
     names: list[str]
-    """Of operations, each once."""
+    """Distinct names of operations."""
     places: Ints
-    """Of each event's operation among the names."""
+    """Index of each event's operation among the names."""
     times: Ints
     waits_for: Sequence[tuple[int, ...]]
     warps: Sequence[NDArray[np.bool_]]
@@ -448,8 +448,8 @@ def _ints(numbers: Iterable[int]) -> Ints:
 
 
 class _Costs(NamedTuple):
-    """Of each operation its unit; of each event cycles of that (by warp for memory), cycles to the result, kind of step, and
-    cycles to the result of the warp that takes it longest."""
+    """For each operation its unit; for each event its cycles on it (by warp for memory), cycles to the result, kind of step,
+    and cycles to the result of the slowest warp."""
 
     units: list[str]
     intervals: list[float | list[float]]
@@ -499,7 +499,7 @@ def is_partial(e: Event) -> bool:
 
 
 def _first_warps(rows: Sequence[NDArray[Any]], warps: int) -> NDArray[Any]:
-    """[R, ``warps``] of rows of at least so many."""
+    """[R, ``warps``] of rows of at least that many."""
     if len(rows[0]) != warps:
         rows = [row[:warps] for row in rows]
     return np.concatenate(rows).reshape(-1, warps)
@@ -522,13 +522,13 @@ class SectorSets(NamedTuple):
     """Access to the number of the set of each warp."""
     sizes: list[int]
     parts: list[list[int] | None]
-    """Of a set that shares sectors with another one: those sectors, by numbers that no set has; None where it shares none."""
+    """For a set that shares sectors with another one: those sectors, by numbers that no set has; None without shared ones."""
     l2_bytes: list[float]
-    """Of a sector of a set, what it takes of the L2."""
+    """L2 bytes used by a sector of a set."""
 
 
 def _sector_sets(table: _Table, warps: int, request_bytes: float) -> SectorSets:
-    """Sets are told apart by their size, their first sector and a sum of 64 bits that their sectors are mixed to."""
+    """Sets are identified by their size, first sector and a 64-bit hash of their sectors."""
     numbers = np.flatnonzero(np.array([op in SECTOR_OPS for op in table.names], bool)[table.places]).tolist()
     sets = [(n, access.sector_ids[:warps]) for n in numbers if (access := table.accesses[n]) is not None]
     if not sets:
@@ -580,11 +580,11 @@ def _sector_sets(table: _Table, warps: int, request_bytes: float) -> SectorSets:
 
 
 HALF = 0.5
-"""Cycles by which a result must be early to be left out: more than what sums of cycles are rounded by."""
+"""Cycles by which a result must be early to be omitted: more than the rounding of sums of cycles."""
 
 
 class _Program:
-    """The instructions of all warps, field by field, from which the steps of those that run the same ones are made."""
+    """The instructions of all warps, field by field, from which the steps of warps with the same ones are built."""
 
     def __init__(
         self,
@@ -606,18 +606,18 @@ class _Program:
         self.causes = np.array([CAUSES.get(op, ARITHMETIC_LATENCY) for op in table.names])[places]
         of_op = [keys[unit] for unit in units]
         self.heads: tuple[list[Any], ...] = self.kinds.tolist(), [of_op[at] for at in places.tolist()], intervals
-        """Of each event, the first fields of its step."""
+        """First fields of each event's step."""
         self.slots = table.times.astype(float).tolist()
         every = range(len(sources))
         of_set = map(sectors.get, every)
         self.results = list(zip(every, self.latencies.tolist(), self.causes.tolist(), of_set, strict=True))
 
     def needs(self, numbers: Ints) -> tuple[Ints, Ints, NDArray[np.bool_]]:
-        """Of a warp that runs the events ``numbers``, by place among them: which wait for which, in their order, and which may
-        be the last to come.
+        """Dependencies of a warp that runs the events ``numbers``, by position among them: which wait for which, in order, and
+        which may finish last.
 
-        Left out is what makes no difference: a result that an instruction before waited for, or one whose latency is less than
-        the cycles that the instructions between take at least; stores give none.
+        Irrelevant ones are omitted: a result that an earlier instruction waited for, or one with a latency below the minimum
+        cycles of the instructions in between; stores have no result.
         """
         kinds, longest, gaps, size = self.kinds[numbers], self.longest[numbers], self.gaps[numbers], len(numbers)
         clock = np.cumsum(gaps) - gaps

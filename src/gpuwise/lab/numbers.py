@@ -1,7 +1,7 @@
 """Numbers of a kernel, with the types that numba gives them.
 
-A float is a float64 and a whole number an int64; beside a float32 array they make float64. A number that stands in the text and
-that float32 holds exactly does not: the compiler narrows such an operation again.
+A float is a float64 and an integer an int64; combined with a float32 array they give float64. A literal that float32
+represents exactly does not: the compiler narrows such an operation again.
 """
 
 # pyright: basic
@@ -20,7 +20,7 @@ WIDE = {np.dtype("float64"), np.dtype("complex128")}
 
 @dataclass(slots=True)
 class Lanes:
-    """A value of every lane, and the events it waits for."""
+    """A value of every lane, and the events it depends on."""
 
     data: NDArray[Any]
     source: tuple[int, ...] = ()
@@ -31,15 +31,15 @@ class Inside(Lanes):
 
 
 class LiteralFloat(float):
-    """A number that stands in the text."""
+    """A float literal."""
 
 
 class LiteralWhole(int):
-    """A whole number that stands in the text."""
+    """An integer literal."""
 
 
 class UnrolledIndex(int):
-    """What counts a loop that the compiler writes out."""
+    """The counter of a loop that the compiler unrolls."""
 
 
 def literal(value: Any) -> Any:
@@ -75,7 +75,7 @@ def common(a: Any, b: Any) -> np.dtype[Any]:
 
 
 def folded(function: Any, a: Any, b: Any) -> Any:
-    """Of two numbers that all lanes share."""
+    """Result of two numbers shared by all lanes."""
     if isinstance(a, np.generic) or isinstance(b, np.generic):
         kind = common(a, b)
         value = function(np.asarray(a).astype(kind), np.asarray(b).astype(kind))

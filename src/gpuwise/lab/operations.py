@@ -1,4 +1,4 @@
-"""What a kernel computes of numbers, and what its lanes tell each other: values of every lane, and the instructions they take."""
+"""Arithmetic of a kernel and communication of its lanes: values of every lane, and their instructions."""
 
 # pyright: basic
 from __future__ import annotations
@@ -69,11 +69,11 @@ class Operations(Stream):
         super().__init__()
         self.memo: dict[tuple[Any, ...], tuple[Any, Any, Lanes]] = {}
         self.floors: dict[int, int] = {}
-        """Ids of lanes that a compiler knows to be zero or more, to that of the lanes they lie a literal beside."""
+        """Ids of lanes known to be non-negative, mapped to that of the lanes at a literal offset."""
         self.loops = 0
-        """Loops that were gone through so far: no register holds the addresses of all their turns for the next one."""
+        """Loops executed so far: no register stores the addresses of all their turns for the next one."""
         self.parts: tuple[Any, ...] = ()
-        """The indices of the place that was last asked for."""
+        """Indices of the last accessed position."""
         self.loaded: dict[tuple[Any, ...], tuple[Any, ...]] = {}
         self.special: dict[str, Lanes | int] = {}
         self.dynamic_smem = 0
@@ -81,13 +81,13 @@ class Operations(Stream):
         self.by_launch: dict[np.dtype[Any], Array] = {}
         """The arrays in them, by type."""
         self.fields: dict[tuple[int, str], Array] = {}
-        """Of arrays of records, by their place and the field."""
+        """Fields of arrays of records, by position and field."""
 
     compiler: Compiler
     names: dict[str, Any]
 
     def flat_index(self, array: Array, parts: tuple[Any, ...], mask: Mask) -> Lanes:
-        """The flat index of every lane, -1 where it is outside (each dimension by itself)."""
+        """The flat index of every lane, -1 if it is outside (each dimension separately)."""
         if len(parts) != len(array.shape):
             self.refuse(f"{array.name} has {len(array.shape)} dimensions, not {len(parts)}")
         flat: Any = 0
@@ -188,12 +188,12 @@ class Operations(Stream):
         moved = function in (np.add, np.subtract) and not (isinstance(a, Lanes) and isinstance(b, Lanes))
         free = moved and common(a, b).kind in "iu"
         lanes = self.arithmetic(op, function, a, b, mask, free=free)
-        self.memo[key] = (a, b, lanes)  # the operands are held, so that their ids stay theirs
+        self.memo[key] = (a, b, lanes)  # the operands are referenced, so that their ids stay unique
         self.learn_floor(function, a, b, lanes)
         return lanes
 
     def learn_floor(self, function: Any, a: Any, b: Any, result: Lanes) -> None:
-        """Keep which lanes a condition has found to be zero or more, and what lies a literal beside them."""
+        """Record the lanes that a condition has shown to be non-negative, and those at a literal offset."""
         if function in (np.greater, np.greater_equal):
             a, b = b, a
         if function in ORDERS and isinstance(a, LiteralWhole) and a >= 0 and isinstance(b, Lanes):
@@ -229,7 +229,7 @@ class Operations(Stream):
         return (("int", self.compiler.constant if divisor & (divisor - 1) else self.compiler.power_of_two),)
 
     def emit_parts(self, parts: Sequence[tuple[str, int]], mask: Mask, waits: Sequence[int]) -> tuple[int, ...]:
-        """So many instructions of each unit, one after the other."""
+        """That many instructions of each unit, one after the other."""
         for unit, times in parts:
             waits = self.emit(unit, mask, waits, times=times)
         return tuple(waits)
@@ -312,7 +312,7 @@ class Operations(Stream):
             self.emit("branch", mask, waits)
 
     def load_once(self, array: Array, index: Lanes, mask: Mask) -> Lanes:
-        """What stands at the place ``parts``: loaded before by the same lanes, where nothing was written since."""
+        """Value at the position ``parts``: reused if the same lanes loaded it before and nothing was written since."""
         key = (array.base, array.shared, id(mask), *(id(p) if isinstance(p, Lanes) else p for p in self.parts))
         written = self.written[array.shared]
         known = self.loaded.get(key)
@@ -324,7 +324,7 @@ class Operations(Stream):
         return known[-1]
 
     def place_of(self, array: Array, parts: Sequence[Any], source: tuple[int, ...], mask: Mask) -> tuple[int, ...]:
-        """What computes the address of an element: once for the same place."""
+        """Computation of an element's address: once per position."""
         c, varying = self.compiler, [p for p in parts if isinstance(p, Lanes)]
         moving = [p for p in parts if not isinstance(p, LiteralWhole | UnrolledIndex)]
         if moving and not c.part and not isinstance(parts[-1], Lanes) and moving[-1] is parts[-1]:
@@ -376,7 +376,7 @@ class Operations(Stream):
         return Lanes(np.repeat(votes, WARP), self.emit("shuffle", mask, source_of(arguments[1]) if len(arguments) > 1 else ()))
 
     def check_named(self, arguments: list[Any], mask: Mask) -> None:
-        """Find lanes that a ``_sync`` waits for and that do not come."""
+        """Detect lanes that a ``_sync`` waits for and that do not arrive."""
         if not arguments or isinstance(arguments[0], Lanes):
             return
         named = (int(arguments[0]) >> (self.lane % WARP) & 1).astype(bool) & self.whole & ~self.exited
@@ -408,7 +408,7 @@ class Operations(Stream):
         return Lanes(data, self.emit("shuffle", mask, source_of(value)))
 
     def counted_barrier(self, name: str, predicate: Any, mask: Mask) -> Lanes:
-        """A barrier that says of how many threads of the block, of any or of all something holds."""
+        """A barrier that returns for how many threads of the block, or whether for any or all, a condition is true."""
         yes = mask & np.broadcast_to(data_of(predicate), mask.shape).astype(bool)
         counts = np.bincount(self.block_of[yes], minlength=len(self.out.blocks))
         there = np.bincount(self.block_of[mask], minlength=len(self.out.blocks))

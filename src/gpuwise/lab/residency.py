@@ -31,7 +31,7 @@ LARGEST = 2**31 - 1
 
 @dataclass(frozen=True, slots=True)
 class Occupancy(Shown):
-    """What was asked, and what NVIDIA's calculator answers; limits count blocks, ``inf`` where there is none."""
+    """The query, and the result of NVIDIA's calculator; limits count blocks, ``inf`` for none."""
 
     compute_capability: str
     block_threads: int
@@ -39,9 +39,9 @@ class Occupancy(Shown):
     static_smem: int
     dynamic_smem: int
     carveout_percent: int
-    """Preferred share of shared memory in the L1; -1 is none."""
+    """Preferred share of shared memory in the L1; -1 means none."""
     optin: bool
-    """Whether the kernel asked for more than the usual shared memory of a block."""
+    """Whether the kernel requested more than the default shared memory per block."""
     block_barriers: int
     status: int
     """0: the question could be answered (NVIDIA's CUDA_OCC_SUCCESS), also where the answer is 0 blocks."""
@@ -188,7 +188,7 @@ class OccupancyChange:
 
 
 def naive_blocks(o: Occupancy) -> int:
-    """What a calculator says that forgets sub-partitions and the driver's reserve of shared memory."""
+    """Blocks by a calculation without sub-partitions and the driver's reserve of shared memory."""
     sm = find_sm_limits(o.compute_capability)
     used = o.static_smem + o.dynamic_smem
     regs = sm.registers_per_sm // o.regs_allocated_per_block if o.regs_allocated_per_block else sm.blocks_per_sm

@@ -1,9 +1,9 @@
 """One task on a GPU and on a CPU: run for its values, checked, then timed event by event.
 
-The blocks that one multiprocessor is given are timed on it (:mod:`gpuwise.lab.multiprocessor`), as many as there is patience for;
-the rest follows from the pace of the last ones. The memory's sustained bandwidth, launches and copies are those of the kernel
-model that answers ``gpuwise op``; the CPU is that of ``predict.cpu``. A task whose data the whole GPU reads again and again finds
-it in the L2: of a sector that so many multiprocessors ask for, the first read comes from memory.
+The blocks that one multiprocessor is given are timed on it (:mod:`gpuwise.lab.multiprocessor`), up to a limit; the rest
+follows from the pace of the last ones. The memory's sustained bandwidth, launches and copies are those of ``gpuwise op``; the
+CPU is that of ``predict.cpu``. Data that the whole GPU reads repeatedly is in the L2: of a sector requested by several
+multiprocessors, only the first read comes from memory.
 """
 
 from __future__ import annotations
@@ -54,27 +54,28 @@ FETCHED_TOGETHER, FETCHES_SINCE = 2, (9, 0)
 """Sectors that a read from memory brings into the L2: loads of one sector in two or four take 1.9 and 2.2 times as long as of the
 same sectors side by side on an H100 (benchmarks/records/gpu, strides of 64 and 128 bytes). Older ones are not measured."""
 L2_PORT_BYTES = 64.0
-"""That one multiprocessor gets from the L2 a cycle (NVIDIA A100 whitepaper: 5,120 bytes a clock from 80 slices, 64 each)."""
+"""L2 bytes per cycle of one multiprocessor (NVIDIA A100 whitepaper: 5,120 bytes per clock from 80 slices, 64 each)."""
 L2_BYTES, L2_REQUEST_BYTES = {"7.0": 1794.0, "9.0": 3900.0}, 64.0
-"""That all multiprocessors together get a cycle, by capability: V100 by l2_bw_64f of Accel-Sim's GPU_Microbenchmark; H100 by 69
-MB of 16 bytes a lane out of the L2, in pieces of 64 bytes: 2^21 sectors of as many pieces take twice as long as of half as many
-(benchmarks/records/lab/card_2026-11-27f.md). Others: as their ports give."""
+"""L2 bytes per cycle of all multiprocessors together, by capability: V100 by l2_bw_64f of Accel-Sim's GPU_Microbenchmark; H100
+by 69 MB of 16 bytes a lane out of the L2, in pieces of 64 bytes: 2^21 sectors in as many pieces take twice as long as in half
+as many (benchmarks/records/lab/card_2026-11-27f.md). Others: the sum of their ports."""
 STAYS = 0.3
-"""Of the L2, what a launch has written and leaves there at its end: on an H100 of 50 MB a copy of 67 MB moves 121 MB."""
+"""Share of the L2 with written data at the end of a launch: on an H100 of 50 MB a copy of 67 MB moves 121 MB."""
 SHALLOW = 0.35
-"""Of the memory's latency, the queue of reads and writes that it serves at two thirds of its rate: copies of 67 MB by 4 and 16
-bytes a thread, and in a grid's stride, reach 2.56, 3.38 and 3.19 TB/s on an H100. Others are not measured, and readers alone do
-not wait so (A100, benchmarks/records/lab)."""
+"""Queue of reads and writes, relative to the memory's latency, that is served at two thirds of its rate: copies of 67 MB by 4
+and 16 bytes a thread, and in a grid's stride, reach 2.56, 3.38 and 3.19 TB/s on an H100. Others are not measured, and pure
+reads do not show it (A100, benchmarks/records/lab)."""
 GOLDEN = (5**0.5 - 1) / 2
 LINE_SECTORS = 4
 SPARSE_EVENTS = 64
 """Loads of an array that are looked at for how far apart they are."""
 SPARSE, SPARSE_POWER, SPARSE_PIECES = 0.5, 2.4, 16
-"""How much longer a byte takes of the memory where each piece of 64 bytes lies in 1 KB by itself, and the power of the share of
-the other 15 that are not asked for: 2^20 loads 64, 128, 256 and 512 bytes apart take 22.1, 24.6, 28.2 and 31.4 us on an H100."""
+"""Factor on the memory time of a byte when each 1 KB has a single requested piece of 64 bytes, and the exponent of the share
+of its other 15 that are not requested: 2^20 loads 64, 128, 256 and 512 bytes apart take 22.1, 24.6, 28.2 and 31.4 us on an
+H100."""
 L2_OF_ALL = 0.5
-"""Of the L2, what is found there of an array that is read at random: 2^21 sectors of 25 MB take no longer than of 2 MB on an H100
-of 50 MB, whose halves each hold what its multiprocessors read, of 34 MB 1.5 times as long."""
+"""Share of the L2 available to an array that is read at random: 2^21 sectors of 25 MB take no longer than of 2 MB on an H100
+of 50 MB, whose halves each cache their multiprocessors' reads, and of 34 MB 1.5 times as long."""
 BRANCH_CYCLES, BRANCH_CYCLES_OF = 9.0, {"9.0": 21.0}
 """From a branch to the next instruction of its warp: fitted to one cell of V100's table; on an H100 a loop of one multiply-add
 takes 29.4 cycles, of which the counter and the comparison are 8."""
@@ -90,7 +91,7 @@ benchmarks/records/lab/card_2026-11-27f.md."""
 
 @dataclass(frozen=True, slots=True)
 class Simulation(Shown):
-    """What a kernel did on one GPU. Cycles are of the multiprocessor's clock."""
+    """Result of a kernel on one GPU. Cycles are of the multiprocessor's clock."""
 
     task: str
     device: str
@@ -100,17 +101,17 @@ class Simulation(Shown):
     multiprocessors: int
     clock_hz: float
     time_s: float
-    """Of the kernel alone: no launch, no copies."""
+    """Seconds of the kernel alone: no launch, no copies."""
     cycles: float
     blocks_timed: int
     blocks_of_one: int
     """Blocks that the busiest multiprocessor gets."""
     checked: bool | None
-    """Whether the values equal numpy's; None where nothing says what they must be."""
+    """Whether the values equal numpy's; None without a reference."""
     worst_error: float
     findings: tuple[Finding, ...]
     notes: tuple[Finding, ...]
-    """What is right and slow, by line: arithmetic in float64 that nobody asked for."""
+    """Correct but slow code, by line: unintended arithmetic in float64."""
     timing: Timing
     counters: Mapping[str, float]
     lines: tuple[Mapping[str, Any], ...]
@@ -128,8 +129,8 @@ class Simulation(Shown):
 
     @property
     def bound(self) -> str:
-        """What holds it up: the largest stall, issuing where the schedulers are busy more than half of the time, or additions to
-        one address, which take their turn, where they take most of it."""
+        """The bottleneck: the largest stall, instruction issue if the schedulers are busy more than half of the time, or
+        serialised additions to one address if they take most of it."""
         if self.counters["atomic_cycles"] > 0.5 * self.cycles:
             return "atomics to one address"
         if self.counters["issue_share"] > 0.5:
@@ -207,11 +208,11 @@ def simulate_kernel(
     dynamic_smem: int = 0,
     compiler: Compiler = NUMBA,
 ) -> Simulation:
-    """Run and time one launch. ``expected`` gives the arrays that must come out; small launches are run whole, of large ones the
-    blocks that are timed, and only the elements they wrote are compared.
+    """Run and time one launch. ``expected`` are the reference results; small launches are run whole, large ones only for the
+    timed blocks, and only the elements they wrote are compared.
 
-    Raises InputError for a launch that the GPU refuses or a kernel that does not end, FieldError (with the line) for what the
-    form has not, UnpredictableError for a GPU whose cycles nobody measured.
+    Raises InputError for a launch that the GPU rejects or a kernel that does not end, FieldError (with the line) for
+    unsupported code, UnpredictableError for a GPU without measured cycles.
     """
     kernel = read_kernel(source)
     if accelerator.compute_capability is None or accelerator.compute_units is None or accelerator.boost_hz is None:
@@ -302,7 +303,7 @@ def simulate_kernel(
 
 
 def _spread(blocks: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The blocks in an order of which each beginning lies all over the launch: the first ones may have less to do than others."""
+    """The blocks in an order of which every prefix is spread over the launch: the first ones may have less work than others."""
     return blocks[np.argsort((np.arange(len(blocks)) * GOLDEN) % 1.0, kind="stable")]
 
 
@@ -365,7 +366,7 @@ def _conditions(a: Accelerator, timing: SmTiming, resident: Occupancy, run: Run,
 
 
 def _one_way(a: Accelerator, run: Run, timed: int) -> float:
-    """The bandwidth of this mixture of reads and writes to that of a copy: 1 for as many writes as reads."""
+    """Bandwidth of this mixture of reads and writes relative to a copy: 1 for equal numbers of both."""
     return 1.0 + ONE_WAY_GAIN.get(a.memory_type, 0.0) * (1.0 - _mixture(run, timed))
 
 
@@ -386,7 +387,7 @@ def _fetched(capability: str) -> int:
 
 
 def _apart(run: Run, timed: int) -> dict[str, float]:
-    """Array that is read to the share of 1 KB around what a warp asks for that it does not ask for."""
+    """For each array that is read, the unrequested share of the 1 KB around a warp's requests."""
     warps, gaps = timed * run.warps_per_block, dict[str, list[float]]()
     for e in run.events:
         found = gaps.setdefault(e.array, []) if e.op == "load" and e.access is not None else None
@@ -411,8 +412,8 @@ def _written(run: Run, timed: int, total: int, stays: float) -> dict[str, float]
 
 
 def _shared_by(run: Run, timed: int, total: int, fetched: int, apart: Mapping[str, float], l2_bytes: float) -> dict[str, float]:
-    """Array to how many times the blocks of all multiprocessors first ask for what is in it, once a sector; what is only read
-    comes ``fetched`` sectors at a time, asked for or not."""
+    """For each array, how often the blocks of all multiprocessors first request its sectors, per sector; read-only data comes
+    ``fetched`` sectors at a time, requested or not."""
     warps = timed * run.warps_per_block
     touched: dict[str, list[NDArray[np.int64]]] = {}
     written: set[str] = set()
@@ -497,14 +498,14 @@ def _check(
 
 
 def _warp_counts(run: Run, first: int | None) -> list[int]:
-    """Of each event, how many of the ``first`` warps (all) run it; many events share one row of warps."""
+    """For each event, how many of the ``first`` warps (all) run it; many events share one row of warps."""
     rows = {id(e.warps): e.warps for e in run.events}
     counts = {key: int(np.count_nonzero(row[:first])) for key, row in rows.items()}
     return [counts[id(e.warps)] for e in run.events]
 
 
 def _counters(run: Run, measured: Timing, warps: int) -> dict[str, float]:
-    """Of the timed blocks."""
+    """Counters of the timed blocks."""
     counters: dict[str, float] = {"warp_instructions": measured.issued}
     sectors = useful = conflicts = 0
     timed, every = _warp_counts(run, warps), _warp_counts(run, None)

@@ -60,14 +60,14 @@ _ARITHMETIC: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """A kernel and what stands around it."""
+    """A kernel and its module-level context."""
 
     function: ast.FunctionDef
     functions: Mapping[str, ast.FunctionDef]
     """Others of the module, by name: those it may call."""
     constants: Mapping[str, Any]
     aliases: Mapping[str, str]
-    """What a name of the text was imported as."""
+    """Original names of imports."""
 
     @property
     def name(self) -> str:
@@ -102,7 +102,7 @@ class Kernel:
 
 
 def _part_read(node: ast.AST) -> ast.expr | None:
-    """What an expression reads an element or an attribute of."""
+    """The object whose element or attribute an expression reads."""
     if isinstance(node, ast.Subscript):
         return node.value if isinstance(node.ctx, ast.Load) else None
     return node.value if isinstance(node, ast.Attribute) else None
@@ -124,8 +124,8 @@ def _assigned(body: list[ast.stmt], times: int) -> Iterator[str]:
 
 
 def read_kernel(source: str | Callable[..., Any], name: str | None = None) -> Kernel:
-    """The kernel ``name`` of a text, or of a Python function; without a name the one that is decorated as a kernel, or that no
-    other function calls. Raises FieldError, InputError."""
+    """The kernel ``name`` of a text, or of a Python function; without a name, the one decorated as a kernel, or not called by
+    other functions. Raises FieldError, InputError."""
     tree, name = _unpacked(_Sugar().visit(_parsed(source)), name)
     functions = {n.name: n for n in tree.body if isinstance(n, ast.FunctionDef)}
     constants = _constants(tree)
@@ -141,8 +141,8 @@ def read_kernel(source: str | Callable[..., Any], name: str | None = None) -> Ke
 
 
 def _unpacked(tree: ast.Module, name: str | None) -> tuple[ast.Module, str | None]:
-    """The module with the kernels that its functions make and give back, and what those were called with, at its top; and the
-    kernel that ``name`` means, which may be what a call was assigned to. Raises InputError where calls differ."""
+    """The module with the kernels that its factory functions return, and the values of those calls at its top level; and the
+    kernel that ``name`` means, which may be the variable assigned from a call. Raises InputError if calls differ."""
     makers = {n.name: n for n in tree.body if isinstance(n, ast.FunctionDef) and _made_by(n)}
     if not makers:
         return tree, name
@@ -191,8 +191,8 @@ def _arguments(n: ast.FunctionDef, call: ast.Call) -> dict[str, ast.expr]:
 
 
 class _Sugar(ast.NodeTransformer):
-    """``x in (a, b)`` as the comparisons that it stands for, and loops over ``enumerate((a, b))`` as loops over pairs,
-    ``ord("a")`` as its number."""
+    """Rewrites ``x in (a, b)`` to comparisons, loops over ``enumerate((a, b))`` to loops over pairs, ``ord("a")`` to its
+    number."""
 
     def visit_For(self, node: ast.For) -> ast.stmt:
         self.generic_visit(node)
@@ -259,7 +259,7 @@ def kernel_text(source: str | Callable[..., Any]) -> str:
 
 def kernel_source(text: str, name: str | None = None) -> str:
     """The source of the kernel ``name`` (or the only one) of a text, with its module's constants and the functions it calls,
-    each line where it stands; the rest is left blank. Raises FieldError, InputError."""
+    each at its original line; the rest is blank. Raises FieldError, InputError."""
     kernel = read_kernel(text, name)
     called = {kernel.name}
     queue = [kernel.function]
@@ -274,7 +274,7 @@ def kernel_source(text: str, name: str | None = None) -> str:
     rows = [""] * len(lines)
     makers: set[str] = set()
     target = name if name not in kernel.functions and name != kernel.name else None
-    """Of an assignment, where the kernel is asked for by it."""
+    """Target of an assignment, if the kernel is requested by it."""
     for n in ast.parse(text).body:
         first = n.lineno
         if isinstance(n, ast.FunctionDef):
@@ -328,7 +328,7 @@ def _constants(tree: ast.Module) -> dict[str, Any]:
 
 
 def _constant(e: ast.expr, names: Mapping[str, Any]) -> Any:
-    """The value of a constant expression; None for what is none."""
+    """The value of a constant expression; None for another expression."""
     match e:
         case ast.Constant(value=bool() | int() | float() as value):
             return value
@@ -362,7 +362,7 @@ def _constant(e: ast.expr, names: Mapping[str, Any]) -> Any:
 
 
 def _nested(e: ast.expr, names: Mapping[str, Any]) -> Any:
-    """Constants in lists of lists; None where one is none, or rows differ."""
+    """Constants in nested lists; None if an element is not constant, or rows differ."""
     if not isinstance(e, ast.List | ast.Tuple):
         value = _constant(e, names)
         return value if isinstance(value, int | float | np.generic) else None
@@ -401,7 +401,7 @@ def work_of(body: list[ast.stmt]) -> int:
 
 
 def predicable(body: list[ast.stmt]) -> bool:
-    """Whether so little stands behind an ``if`` that its instructions carry the condition and nothing jumps."""
+    """Whether an ``if`` has so few instructions that they are predicated instead of branched over."""
     if not all(isinstance(s, ast.Assign | ast.AugAssign) for s in body):
         return False
     work = ast.BinOp | ast.AugAssign | ast.Subscript | ast.Compare

@@ -1,4 +1,4 @@
-"""What a run of a kernel leaves: the stream of instructions, who touched which element, and what was found wrong."""
+"""Record of a kernel run: the instruction stream, element accesses, and errors."""
 
 # pyright: basic
 from __future__ import annotations
@@ -19,11 +19,11 @@ from gpuwise.lab.numbers import NARROW, Inside, Lanes, data_of, source_of
 
 Mask = NDArray[np.bool_]
 MOST_EVENTS = 120_000
-"""Instructions of one warp: a kernel that goes on is stopped."""
+"""Maximum instructions of one warp: a longer kernel is stopped."""
 MOST_LANE_EVENTS = 2_000_000_000
 """Lanes times instructions, some ten seconds of numpy."""
 MOST_ACCESSES = 1 << 27
-"""Lanes of accesses whose sectors are kept, up to half a GB: a kernel that goes on is stopped."""
+"""Maximum stored lane accesses, up to half a GB: a longer kernel is stopped."""
 MAY_WRITE = frozenset({"store", "atomic", "shared_store", "shared_atomic", "barrier"})
 MOST_COUNTED = 64
 """Masks whose lanes are counted once, and indices that are compared with a size once."""
@@ -33,7 +33,7 @@ ACCESS_LANES = 1 << 18
 
 @dataclass(slots=True)
 class Event:
-    """One instruction of the stream that all warps share; ``warps`` says which of them run it."""
+    """One instruction of the stream shared by all warps; ``warps`` are those that run it."""
 
     op: str
     """``int``, ``fp32``, ``fp64``, ``sfu``, ``load``, ``store``, ``atomic``, ``shared_load``, ``shared_store``,
@@ -45,11 +45,11 @@ class Event:
     lanes: int = 0
     """Lanes that take part, over all warps."""
     array: str = ""
-    """Of a memory access: the name of its array, ``local memory`` for arrays of a thread."""
+    """Memory access: the name of its array, ``local memory`` for arrays of a thread."""
     size: int = 0
-    """Of a memory access: bytes of a lane."""
+    """Memory access: bytes per lane."""
     times: int = 1
-    """Instructions of one kind, each after the one before, that it stands for."""
+    """Number of dependent instructions of one kind that it represents."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class Local:
     base: int
     elements: dict[Any, Any] = field(default_factory=dict[Any, Any])
     in_memory: bool = False
-    """Whether an index that differs between lanes has asked for it: it is no longer in registers then."""
+    """Whether an index that differs between lanes was used: the array is no longer in registers then."""
 
 
 @dataclass(slots=True)
@@ -94,7 +94,7 @@ class Slice:
 
 @dataclass(slots=True)
 class Run:
-    """What came of a run: the stream, what went wrong, and the shared memory of a block."""
+    """Result of a run: the stream, errors, and the shared memory of a block."""
 
     events: list[Event]
     findings: list[Finding]
@@ -102,7 +102,7 @@ class Run:
     warps_per_block: int
     shared_bytes: int
     notes: list[Finding] = field(default_factory=list[Finding])
-    """What is right and slow: arithmetic in float64 that nobody asked for."""
+    """Correct but slow code: unintended arithmetic in float64."""
     arrays: dict[str, NDArray[Any]] = field(default_factory=dict[str, NDArray[Any]])
 
     @property
@@ -114,7 +114,7 @@ class Stream:
     """The instructions of a run as they come, and the state that belongs to them."""
 
     name: str
-    """Of the kernel."""
+    """Name of the kernel."""
     line: int
     whole: Mask
     """Lanes that are threads; the rest fills the last warp of a block."""
@@ -136,7 +136,7 @@ class Stream:
         self.predicate: tuple[int, ...] = ()
         """Events whose results the instructions at hand are conditional on."""
         self.lock = False
-        """Whether a loop goes on until an atomic operation lets it."""
+        """Whether a loop continues until an atomic operation ends it."""
         self.counted: dict[int, tuple[Mask, Mask, int]] = {}
         """Mask, by its id, to itself, the warps that have a lane in it, and its lanes. No mask of instructions is changed."""
         self.bounds: dict[tuple[int, int], tuple[Lanes, Mask | None]] = {}
@@ -204,7 +204,7 @@ class Stream:
         return self.touch_memory(op, where, size, mask, waits, "local memory")
 
     def look_at_accesses(self) -> None:
-        """What the accesses since the last look cost: all warps of all of them at once."""
+        """Cost of the accesses since the last call: all warps of all of them at once."""
         for (size, one_by_one), accesses in self.accesses.items():
             addresses, active = np.concatenate([a for _, a, _ in accesses]), np.concatenate([m for _, _, m in accesses])
             conflict = warp_access(addresses, active, size, one_by_one=one_by_one)

@@ -1,4 +1,4 @@
-"""The tasks of the lab: a kernel in the form of :mod:`gpuwise.lab.kernel`, its launch, and what numpy says it must give."""
+"""Tasks of the lab: a kernel in the form of :mod:`gpuwise.lab.kernel`, its launch, and the reference result from numpy."""
 
 from __future__ import annotations
 
@@ -377,7 +377,7 @@ def find_task(name: str) -> Task:
 
 
 def launch_of(task: Task, size: int | None) -> Launch:
-    """The task of ``size``. Raises InputError for one that would not fit this machine's memory."""
+    """The task of ``size``. Raises InputError for one that does not fit in this machine's memory."""
     n = task.usual if size is None else size
     if not 1 <= n <= task.most:
         raise InputError(f"{task.name} of size {n:,}", hint=f"a size is from 1 to {task.most:,}")

@@ -1,6 +1,6 @@
-"""The same product measured on this machine and predicted on others, with why each takes as long as it does.
+"""The same product measured on this machine and predicted on others, with the bottleneck of each.
 
-Predictions are those of ``gpuwise op`` (``predict.kernels.single`` and ``predict.cpu``); nothing here knows a rate of its own.
+Predictions are those of ``gpuwise op`` (``predict.kernels.single`` and ``predict.cpu``); this module has no rates of its own.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Versus:
 
     device: str
     basis: str
-    """``measured`` here, or what the prediction stands on."""
+    """``measured`` here, or the basis of the prediction."""
     time_s: float
     launch_s: float
     copy_s: float | None

@@ -45,7 +45,7 @@ UNITS: Mapping[str, Mapping[str, float]] = {
     },
     "workers": {"workers": 1.0, "worker": 1.0},
 }
-"""By the unit asked for: what else is understood, and its size in that unit."""
+"""Other accepted units by requested unit, with their size in it."""
 SLIPS: Mapping[str, Sequence[tuple[float, str]]] = {
     "GiB": (
         (8.0, "are those bits? A byte has 8"),
@@ -58,7 +58,7 @@ SLIPS: Mapping[str, Sequence[tuple[float, str]]] = {
     "hours": ((1 / 24, "that is in days: hours are asked"),),
     "million tokens": ((1e6, "that is in tokens: millions of them are asked"), (1e-3, "that is in billions: millions are asked")),
 }
-"""By the unit asked for: the ratio to the truth that another unit gives."""
+"""Ratio to the true value for answers in another unit, by requested unit."""
 CLOSE = 1.07
 """A ratio this near to a slip's is taken for it."""
 
@@ -87,7 +87,7 @@ def read_answer(text: str, unit: str) -> float:
 
 
 def slip(ratio: float, unit: str, known: Sequence[tuple[float, str]]) -> str:
-    """What a wrong answer's ratio to the truth tells of it; empty where it tells nothing."""
+    """Explanation of a wrong answer from its ratio to the true value; may be empty."""
     near = [(max(ratio / at, at / ratio), words) for at, words in (*known, *SLIPS.get(unit, ()))]
     if unit == DRIVER:
         near = [(1.0, words) for off, words in near if off < 1.001]

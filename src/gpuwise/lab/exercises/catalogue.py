@@ -1,5 +1,5 @@
-"""Twelve exercises, one for each lesson of ``docs/learn``: the answer is computed when it is asked for, by the models that answer
-every other command.
+"""Twelve exercises, one for each lesson of ``docs/learn``: the answer is computed on request, by the models of all other
+commands.
 
 >>> from gpuwise.lab.exercises import exercises
 >>> memory = exercises()[3]
@@ -36,7 +36,7 @@ DECODES_PER_S = 120.0
 
 @dataclass(frozen=True, slots=True)
 class Solution:
-    """The truth of an exercise: its value in the exercise's unit, how one gets there, and the command that says so."""
+    """The true value of an exercise in its unit, its derivation, and the command that prints it."""
 
     value: float
     steps: tuple[str, ...]
@@ -45,7 +45,7 @@ class Solution:
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """What is said of an answer: whether it is within the tolerance, and by what factor it is off."""
+    """Assessment of an answer: whether it is within the tolerance, and its ratio to the true value."""
 
     right: bool
     ratio: float
@@ -66,7 +66,7 @@ class Exercise:
     hints: tuple[str, ...]
     solve: Callable[[], Solution]
     slips: tuple[tuple[float, str], ...] = ()
-    """Ratios of answer and truth that come of a known mistake, and what is said of it."""
+    """Ratios of answer and true value that result from a known mistake, with an explanation."""
 
     def read(self, text: str) -> float:
         """An answer as one types it, in the exercise's unit: another unit of the same kind is converted. Raises InputError."""
@@ -104,7 +104,7 @@ class Exercise:
 
 
 def find_exercise(number: int) -> Exercise:
-    """The exercise of that number. Raises InputError where there is none."""
+    """The exercise of that number. Raises InputError for an unknown one."""
     for exercise in exercises():
         if exercise.number == number:
             return exercise
