@@ -17,7 +17,7 @@ VERSION = "axolotl 0.19.0"
 
 
 def gaps(job: Job) -> Iterator[str]:
-    """What the Trainer inside has no argument for."""
+    """Parts of the plan without an argument in the Trainer inside."""
     yield from hf.gaps(job)
     s = job.strategy
     if s.quantized_base and s.sharding == "zero3" and hf.by_deepspeed(s):

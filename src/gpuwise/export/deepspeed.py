@@ -36,7 +36,7 @@ def _stage(s: Strategy) -> int:
 
 
 def config(job: Job) -> dict[str, object]:
-    """Batch, precision, ZeRO stage and offload; what the Trainer fills in by itself ("auto") is written out."""
+    """Batch, precision, ZeRO stage and offload; values that the Trainer could fill in ("auto") are written out."""
     s = job.strategy
     zero: dict[str, object] = {
         "stage": _stage(s),

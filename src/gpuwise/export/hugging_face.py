@@ -45,7 +45,7 @@ def _wrapped(s: Strategy) -> bool:
 
 
 def gaps(job: Job) -> Iterator[str]:
-    """What of the plan the Trainer has no argument for."""
+    """Parts of the plan without an argument in the Trainer."""
     s = job.strategy
     if not writes_model(job.arch):
         yield f"{job.arch.name} is not a decoder of text: the script trains no other"
@@ -78,7 +78,7 @@ def gaps(job: Job) -> Iterator[str]:
 
 
 def arguments(job: Job, *, sharding: bool = True) -> list[str]:
-    """Of ``TrainingArguments``; without ``sharding`` what a launcher's own file says is left to it."""
+    """Values of ``TrainingArguments``; without ``sharding``, options of a launcher's own file are left to it."""
     s = job.strategy
     out = ["--output_dir", job.output, "--per_device_train_batch_size", str(s.micro_batch)]
     out += ["--gradient_accumulation_steps", str(s.accumulation), "--learning_rate", f"{job.learning_rate:g}"]
@@ -141,7 +141,7 @@ def _words(job: Job, *, sharding: bool = True) -> list[str]:
 
 
 def notes(job: Job) -> tuple[str, ...]:
-    """What stands for the person's own."""
+    """Placeholders for the user's own values."""
     lines = [f"{job.data} stands for a data set of the Hugging Face hub, or a folder, with a column 'text'"]
     if job.model == "MODEL":
         lines.append("MODEL stands for a checkpoint: a folder or a name on the Hugging Face hub")
@@ -222,7 +222,7 @@ def script(job: Job) -> str:
         loading.append(
             "quantization_config=BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type='nf4', "
             "bnb_4bit_use_double_quant=True, bnb_4bit_compute_dtype=torch.bfloat16"
-            # FSDP flattens what is of one format: the packed weights are held in that of the rest
+            # FSDP flattens parameters of one format: the packed weights are stored in that of the rest
             + (", bnb_4bit_quant_storage=torch.bfloat16)" if by_fsdp(s) else ")")
         )
         loading.append("dtype=torch.bfloat16")

@@ -11,7 +11,7 @@ from gpuwise.facts.models.architecture import Architecture
 from gpuwise.workload.strategy import Strategy
 
 DATA = "DATA"
-"""Stands in every file where a person puts their data set."""
+"""Placeholder in every file for the user's data set."""
 
 
 def writes_model(arch: Architecture) -> bool:
@@ -21,7 +21,7 @@ def writes_model(arch: Architecture) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A run as planned. ``tokens``: how many to train on, None for as many steps as the tool does by itself."""
+    """A run as planned. ``tokens``: number to train on, None for the tool's default number of steps."""
 
     arch: Architecture
     cluster: Cluster
@@ -31,14 +31,14 @@ class Job:
     save_every_s: float | None = None
     """Time between checkpoints (Young and Daly's, as planned)."""
     step_time_s: float | None = None
-    """As predicted."""
+    """Predicted step time."""
     learning_rate: float = 3e-4
     data: str = DATA
     output: str = "out"
     packed: int | None = None
     """Mean length of the documents packed into a sequence, where attention stays inside them."""
     driver: str | None = None
-    """Of NVIDIA, on the nodes; None: as new as the newest image asks."""
+    """NVIDIA's driver on the nodes; None: as new as the newest image requires."""
 
     def __post_init__(self) -> None:
         s, n = self.strategy, self.cluster.n_accelerators
@@ -72,12 +72,12 @@ class Job:
 
     @property
     def hub_id(self) -> str | None:
-        """The checkpoint's name on the Hugging Face hub; None where none is known."""
+        """The checkpoint's name on the Hugging Face hub; None if unknown."""
         return next((a for a in self.arch.aliases if "/" in a), None)
 
     @property
     def model(self) -> str:
-        """What a tool that loads a checkpoint is given."""
+        """Model argument of a tool that loads a checkpoint."""
         return self.hub_id or "MODEL"
 
     @property

@@ -15,10 +15,10 @@ from gpuwise.workload.stacks.stack import find_stack
 
 VERSION = "lightning 2.6"
 OPTIMIZERS = {"adamw": "AdamW", "sgd": "SGD", "momentum": "SGD"}
-"""Of ``torch.optim``."""
+"""Optimizers of ``torch.optim``."""
 _PLACE = "lightning.pytorch."
 _TRAINERS = ("train_batch_size", "gradient_accumulation_steps", "gradient_clipping", "bf16", "fp16")
-"""Of DeepSpeed's settings: by the Trainer's own arguments."""
+"""DeepSpeed settings that are arguments of the Trainer."""
 
 
 def gaps(job: Job) -> Iterator[str]:
@@ -42,7 +42,7 @@ def gaps(job: Job) -> Iterator[str]:
 
 
 def document(job: Job) -> dict[str, object]:
-    """The whole file. With FSDP2 the module casts by itself, and the Trainer leaves its weights as they are."""
+    """The whole file. With FSDP2 the module casts itself, and the Trainer leaves its weights unchanged."""
     s = job.strategy
     mixed = "-mixed" if s.master_weights else "-true"
     whole = s.precision in ("fp32", "tf32") or hf.by_fsdp(s)

@@ -31,7 +31,7 @@ def gaps(job: Job) -> Iterator[str]:
 
 
 def document(job: Job) -> dict[str, object]:
-    """The whole file. It recomputes unless told otherwise."""
+    """The whole file. The tool recomputes by default."""
     s = job.strategy
     document: dict[str, object] = {
         "model_name_or_path": job.model,

@@ -23,7 +23,7 @@ SETUP = (
 FSDP = {"zero2": "optim_grads", "zero3": "optim_grads_params", "hybrid": "optim_grads_params"}
 """``--data-parallel-sharding-strategy`` of Megatron-FSDP."""
 SAVE_EVERY = 1000
-"""Steps between checkpoints where the plan knows no better: with ``--save`` the parser wants a number. Rule of this project."""
+"""Default steps between checkpoints if the plan has no value: with ``--save`` the parser requires one. Rule of this project."""
 LAYOUT = "--pipeline-model-parallel-layout"
 FULL_GRAPH = ["--cuda-graph-impl", "full_iteration", "--no-check-for-nan-in-loss-and-grad"]
 _PRECISIONS = {
@@ -40,7 +40,7 @@ _POSITIONS = {"rope": "rope", "learned": "learned_absolute", "none": "none"}
 
 
 def gaps(job: Job) -> Iterator[str]:
-    """What of the plan Megatron-LM has no option for."""
+    """Parts of the plan without an option in Megatron-LM."""
     arch, s = job.arch, job.strategy
     if not writes_model(arch):
         yield f"{arch.name} is not a decoder of text: pretrain_gpt.py trains no other"
@@ -98,7 +98,7 @@ def arguments(job: Job) -> list[str]:
     out += ["--seq-length", str(job.seq_len)]
     uneven = _uneven_stages(arch, s)
     out += uneven
-    if s.virtual_stages > 1 and LAYOUT not in uneven:  # which says the virtual stages too
+    if s.virtual_stages > 1 and LAYOUT not in uneven:  # which sets the virtual stages too
         out += ["--num-virtual-stages-per-pipeline-rank", str(s.virtual_stages)]
     if s.cp > 1:
         out += ["--context-parallel-size", str(s.cp), "--cp-comm-type", "a2a" if s.context_parallel == "ulysses" else "p2p"]
@@ -143,7 +143,7 @@ def _hides_experts(s: Strategy) -> bool:
 
 
 def _uneven_stages(arch: Architecture, s: Strategy) -> list[str]:
-    """What tells Megatron-Core that the layers do not divide over the stages."""
+    """Options for layers that do not divide evenly over the stages."""
     if s.pp == 1 or arch.n_layers % (s.pp * s.virtual_stages) == 0:
         return []
     columns = Columns.from_strategies([s])
@@ -274,8 +274,8 @@ def _expert_arguments(arch: Architecture) -> list[str]:
 
 
 def environment(job: Job) -> tuple[dict[str, str], tuple[str, ...]]:
-    """Variables to set and to leave unset: ``validate_args`` asks for one connection with tensor or context parallelism before
-    Blackwell, and refuses it with its fully sharded data parallelism. It has no option for TF32."""
+    """Variables to set and to unset: ``validate_args`` requires one connection with tensor or context parallelism before
+    Blackwell, and rejects it with its fully sharded data parallelism. It has no option for TF32."""
     s, capability = job.strategy, job.cluster.accelerator.compute_capability
     variables = dict(TF32) if s.precision == "tf32" else {}
     if s.sharding in FSDP:

@@ -64,7 +64,7 @@ PLACES: dict[str, tuple[str, ...]] = {
 }
 """Options of Megatron-LM, and where their value goes."""
 ELSEWHERE = ("bf16", "fp16", "fp8_format", "fp8_recipe", "fp4_format", "grad_reduce_in_bf16", "no_check_for_nan_in_loss_and_grad")
-"""What ``_others`` says in another form."""
+"""Options that ``_others`` expresses in another form."""
 PRECISIONS = {
     "bf16": "bf16_mixed",
     "fp16": "fp16_mixed",
@@ -76,7 +76,7 @@ PRECISIONS = {
 
 
 def gaps(job: Job) -> Iterator[str]:
-    """What of the plan it has no field for: Megatron-LM's own gaps."""
+    """Parts of the plan without a field: Megatron-LM's own gaps."""
     yield from megatron.gaps(job)
     if not job.strategy.fused_attention:
         yield "attention without a fused kernel"
@@ -139,7 +139,7 @@ PARTS = {
     "logger": "LoggerConfig",
     "rerun_state_machine": "RerunStateMachineConfig",
 }
-"""Of the ``ConfigContainer``, with their classes."""
+"""Parts of the ``ConfigContainer``, with their classes."""
 
 
 def script(job: Job) -> str:

@@ -20,15 +20,15 @@ from gpuwise.workload.transformer.parameters import count_parameters
 VERSION = "gpuwise's ranks under torchrun of PyTorch 2.7 to 2.13"
 PRECISIONS = ("fp32", "tf32", "bf16")
 OPTIMIZERS = {"adamw": "AdamW", "sgd": "SGD", "momentum": "SGD"}
-"""Of ``torch.optim``: what a task without an optimizer of its own gets."""
+"""Optimizers of ``torch.optim`` for a task without its own."""
 LAYOUT = (*(name for name, o in OPTIONS.items() if o.ranks), "global_batch")
-"""What of a strategy the ranks are given."""
+"""Fields of a strategy passed to the ranks."""
 ALWAYS: dict[str, int | str | bool] = {"expert_dispatch": "all-to-all", "overlap_ep": False}
 CHILD = ("-m", "gpuwise.train.ranks.child", "settings.json")
 
 
 def strategy_gaps(s: Strategy) -> Iterator[str]:
-    """What of a strategy the ranks have no way to do."""
+    """Parts of a strategy that the ranks do not support."""
     if s.pp > 1 and s.virtual_stages > 1:
         yield f"{s.virtual_stages} stages on a rank"
     if s.pp > 1 and s.schedule != "1f1b":
@@ -68,7 +68,7 @@ def strategy_gaps(s: Strategy) -> Iterator[str]:
 
 
 def gaps(job: Job) -> Iterator[str]:
-    """Of the strategy, and of a script that trains decoders of text."""
+    """Unsupported parts of the strategy, and of a script that trains text decoders."""
     s = job.strategy
     if not writes_model(job.arch):
         yield f"{job.arch.name} is not a decoder of text: the script trains no other"

@@ -34,7 +34,7 @@ class _Service(msgspec.Struct, frozen=True):
 
 
 class _Answer(msgspec.Struct, frozen=True):
-    """What is read of an answer of capacity."""
+    """The fields read from an answer of capacity."""
 
     model: _Line
     on: _Line

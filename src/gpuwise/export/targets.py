@@ -38,7 +38,7 @@ class Engine:
     notes: Callable[[Start], tuple[str, ...]]
     gaps: Callable[[Job], Iterator[str]] | None = None
     keeps: str = STORAGE
-    """Where checkpoints go; empty: beside the files."""
+    """Folder of checkpoints; empty: beside the files."""
 
 
 def _deepspeed_gaps(job: Job) -> Iterator[str]:
@@ -238,8 +238,8 @@ def command(job: Job) -> list[str]:
 
 
 def find_target(name: str | None, stack: str, *, adapters: bool = False) -> tuple[Tool, Engine | None]:
-    """Of ``torchtitan``, ``slurm`` (which starts the tool of the stack) or ``slurm:torchtitan``. Raises UnknownNameError with the
-    nearest names, InputError where the stack has no tool and none is named."""
+    """Tool and engine of ``torchtitan``, ``slurm`` (which starts the tool of the stack) or ``slurm:torchtitan``. Raises
+    UnknownNameError with the nearest names, InputError if the stack has no tool and none is named."""
     first, _, second = (name or "").partition(":")
     engine = ENGINES.get(first)
     target_name = second if engine else name
@@ -276,7 +276,7 @@ def device_gaps(job: Job) -> tuple[str, ...]:
 
 
 def gaps_of(job: Job, tool: Tool, engine: Engine | None = None) -> list[str]:
-    """What of the job ``tool`` and ``engine`` cannot express, each once."""
+    """Parts of the job that ``tool`` and ``engine`` cannot express, each once."""
     gaps = [*device_gaps(job), *tool.gaps(job), *(engine.gaps(job) if engine and engine.gaps else ())]
     return list(dict.fromkeys(gaps))
 
@@ -308,7 +308,7 @@ def not_written(job: Job, tool: Tool, engine: Engine | None = None) -> Iterator[
 
 
 def write(job: Job, tool: Tool, engine: Engine | None = None) -> Written:
-    """The job for ``tool``, started by ``engine``. Raises InputError where they cannot express a part, and says which."""
+    """The job for ``tool``, started by ``engine``. Raises InputError naming the parts that they cannot express."""
     if device_gaps(job):
         raise InputError(
             f"{tool.version} as written here does not start on {'; '.join(device_gaps(job))}",

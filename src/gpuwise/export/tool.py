@@ -11,17 +11,17 @@ from gpuwise.export.written import Written
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """A program that trains. ``gaps`` says what of a job it cannot express, ``write`` makes its files."""
+    """A training program. ``gaps`` returns the parts of a job that it cannot express, ``write`` its files."""
 
     name: str
     version: str
-    """That its own parser has read such files of."""
+    """Version whose own parser has read such files."""
     gaps: Callable[[Job], Iterator[str]]
     write: Callable[[Job], Written]
     layout: Callable[[Job], list[str]]
-    """The script and the options that carry the layout alone: what a plan prints."""
+    """The script and the options of the layout alone, as a plan prints them."""
     always: Mapping[str, int | str | bool] = field(default_factory=dict[str, "int | str | bool"])
-    """What it does whatever a plan asks for, by field of a strategy."""
+    """Behaviour that no option changes, by field of a strategy."""
     packs: Callable[[Job], bool] = lambda _: False
     """Whether attention stays inside documents that are packed into a sequence."""
     setup: str = ""

@@ -11,18 +11,19 @@ PORT = 29500
 FIRST = "is_host=$((NODE_RANK == 0))"
 """Whether this node serves the store at which all meet."""
 MOST_RESTARTS = 3
-"""Of all workers, when one of them dies; each goes on from the last checkpoint. Rule of this project."""
+"""Maximum restarts of all workers when one fails; each resumes from the last checkpoint. Rule of this project."""
 SAVE_S = 240
-"""For the last checkpoint after a signal, before what is left is killed: torchrun's agent gives 30. Rule of this project."""
+"""Seconds for the last checkpoint after a signal, before the workers are killed: torchrun's agent allows 30. Rule of this
+project."""
 
 TF32 = {"TORCH_ALLOW_TF32_CUBLAS_OVERRIDE": "1"}
-"""What lets fp32 products be TF32 in a tool without an option for it (PyTorch, aten/src/ATen/Context.cpp)."""
+"""Setting that allows TF32 for fp32 products in a tool without an option for it (PyTorch, aten/src/ATen/Context.cpp)."""
 
 
 def host_threads(job: Job) -> list[str]:
-    """``NAME=value`` of the threads that each rank's update on the host gets: its part of the host's, unless somebody said.
-    torchrun gives it one (torch.distributed.run of PyTorch 2.7 to 2.13), with which 8 ranks on 2 processors took 17 s for what
-    one did in 2 (github.com/ISEEKYAN/Megatron-LM/issues/188). Nothing for one rank, or where the update is the device's."""
+    """``NAME=value`` of the threads for each rank's update on the host: by default its share of the host's. torchrun sets one
+    (torch.distributed.run of PyTorch 2.7 to 2.13), with which 8 ranks on 2 processors took 17 s instead of 2
+    (github.com/ISEEKYAN/Megatron-LM/issues/188). Empty for one rank, or if the device updates."""
     n = job.gpus_per_node
     part = f"$((($(nproc)+{n - 1})/{n}))"
     return [f"OMP_NUM_THREADS=${{OMP_NUM_THREADS:-{part}}}"] if n > 1 and job.strategy.offload_optimizer else []
@@ -34,7 +35,7 @@ def torchrun(job: Job) -> list[str]:
     if job.n_nodes > 1:
         words += ["--nnodes", str(job.n_nodes), "--rdzv-backend", "c10d", "--rdzv-id", job.name]
         words += ["--rdzv-endpoint", f"$HEAD_NODE:{PORT}"]
-        # torchrun asks the host's own name, which is a loopback address on many machines, and then nobody serves the store
+        # torchrun uses the host's own name, which is a loopback address on many machines, and then no process serves the store
         words += ["--rdzv-conf", FIRST]
     else:
         words += ["--standalone"]
@@ -50,8 +51,8 @@ def started(
     variables: Mapping[str, str] | None = None,
     unset: Sequence[str] = (),
 ) -> Written:
-    """``train.sh`` beside ``files``: the same on every node, which an engine starts with HEAD_NODE and NODE_RANK set. The command
-    takes the shell's place, so that a signal reaches it; torchrun passes it on and waits for the last checkpoint."""
+    """``train.sh`` beside ``files``: the same on every node, which an engine starts with HEAD_NODE and NODE_RANK set. The
+    command replaces the shell, so that a signal reaches it; torchrun passes it on and waits for the last checkpoint."""
     variables = {**(variables or {}), "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(SAVE_S)}
     head = ["#!/usr/bin/env bash", f"# {version}: {job.arch.name} on {job.cluster.label}."]
     if job.n_nodes > 1:

@@ -42,11 +42,11 @@ ALWAYS: dict[str, int | str | bool] = {
     "overlap_ep": False,
     "fused_loss": True,
 }
-"""As the registry's functions have it; a graph of the whole step is an option."""
+"""As in the registry's functions; a graph of the whole step is an option."""
 
 
 def gaps(job: Job) -> Iterator[str]:
-    """What of the plan torchtitan's command line has no option for."""
+    """Parts of the plan without an option in torchtitan's command line."""
     s = job.strategy
     if not writes_model(job.arch):
         yield f"{job.arch.name} is not a decoder of text"
@@ -163,7 +163,7 @@ def _fewer_at_ends(job: Job) -> int:
 
 
 def _layers_per_stage(job: Job) -> int | None:
-    """What makes it cut as many stages as planned; None where no number does."""
+    """Value for which it cuts the planned number of stages; None if there is none."""
     n, stages = job.arch.n_layers + 2 * _fewer_at_ends(job), job.strategy.pp * job.strategy.virtual_stages
     layers = -(-n // stages)
     return layers if -(-n // layers) == stages else None

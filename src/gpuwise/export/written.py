@@ -22,7 +22,7 @@ class Written:
     unset: tuple[str, ...] = ()
     """Variables that must not be set."""
     notes: tuple[str, ...] = ()
-    """What a person has to fill in or to know."""
+    """Values that the user must fill in or know."""
 
 
 def wrapped(words: Sequence[str], width: int = 100) -> list[str]:

@@ -24,7 +24,7 @@ def image_of(job: Job) -> Image | None:
 
 
 def gaps(job: Job) -> Iterator[str]:
-    """Where there is no image."""
+    """Reason if there is no image."""
     if image_of(job) is None:
         yield f"an image of NVIDIA's with PyTorch for {job.cluster.accelerator.name}" + (
             f" with driver {job.driver}" if job.driver else ""
@@ -36,7 +36,7 @@ def _text(version: Version) -> str:
 
 
 def notes(job: Job) -> tuple[str, ...]:
-    """What the image asks of the nodes."""
+    """Requirements of the image on the nodes."""
     image = image_of(job)
     assert image is not None
     least = family_driver(image.cuda)

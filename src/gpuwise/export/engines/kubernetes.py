@@ -18,7 +18,7 @@ _START = "exec ./train.sh"
 
 
 def image(start: Start) -> str:
-    """Where the image of the Dockerfile beside it is pushed to."""
+    """Registry name of the image built from the Dockerfile beside it."""
     return f"REGISTRY/{start.job.name}:1"
 
 
@@ -105,7 +105,7 @@ def trainjob(start: Start) -> dict[str, str]:
 
 
 def notes(start: Start) -> tuple[str, ...]:
-    """What a cluster decides."""
+    """Settings that depend on the cluster."""
     return (
         *containers.notes(start.job),
         f"build and push the image, with your registry in place of REGISTRY: docker build --tag {image(start)} .",

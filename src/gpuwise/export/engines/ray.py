@@ -48,11 +48,11 @@ if __name__ == "__main__":
 
 
 def driver(start: Start) -> dict[str, str]:
-    """What ``ray job submit`` runs."""
+    """Entry point of ``ray job submit``."""
     of = start.job
     return {"ray_job.py": _DRIVER.format(title=start.title, command=" ".join(COMMAND), nodes=of.n_nodes, gpus=of.gpus_per_node)}
 
 
 def notes(start: Start) -> tuple[str, ...]:
-    """What the cluster has to have."""
+    """Requirements on the cluster."""
     return (f"{start.tool.version} has to be on the nodes of the cluster: {start.tool.setup}",)

@@ -38,7 +38,7 @@ NAMES = {
 
 
 def gaps(job: Job) -> Iterator[str]:
-    """What SkyPilot cannot rent."""
+    """Parts that SkyPilot cannot rent."""
     yield from containers.gaps(job)
     if job.cluster.accelerator.id not in NAMES:
         yield f"{job.cluster.accelerator.name}, for which it has no name"
@@ -69,6 +69,6 @@ def task(start: Start) -> dict[str, str]:
 
 
 def notes(start: Start) -> tuple[str, ...]:
-    """What an account decides."""
+    """Settings that depend on the account."""
     bucket = f"s3://BUCKET stands for a bucket of yours; it is {STORAGE} on every node"
     return *containers.notes(start.job), bucket, "use_spot: true under resources takes machines that may be reclaimed"

@@ -1,5 +1,5 @@
-"""A batch script for Slurm, tried as two nodes in one box (Slurm 22.05): before the time is over the nodes are told, save, and
-the job goes back into the queue."""
+"""A batch script for Slurm, tested as two nodes on one machine (Slurm 22.05): before the time limit the nodes receive a
+signal, save, and the job is requeued."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ exit "$ended"
 
 
 def notes(start: Start) -> tuple[str, ...]:
-    """What a site decides."""
+    """Settings that depend on the site."""
     lines = ["add --partition, --account and --time as your site has them; the folder is one that every node sees"]
     if start.job.gpus_per_node < start.job.cluster.system.count:
         lines.append("a part of a node: add --cpus-per-gpu and --mem-per-gpu")

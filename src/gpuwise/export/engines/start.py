@@ -11,7 +11,7 @@ from gpuwise.export.torchrun import SAVE_S
 from gpuwise.export.written import Written
 
 STORAGE = "/storage"
-"""Where containers have what outlives them: checkpoints, and data that is no name on a hub."""
+"""Persistent storage of containers: checkpoints, and data without a hub name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,7 @@ class Start:
     tool: Tool
     inner: Written
     version: str
-    """Of the engine."""
+    """Version of the engine."""
 
     @property
     def title(self) -> str:
