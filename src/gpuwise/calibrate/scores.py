@@ -15,8 +15,8 @@ F64 = NDArray[np.float64]
 class Scores:
     """One row per measured row, in table order. ``predicted`` is NaN where ``reason`` is not empty.
 
-    ``log_sigma`` is NaN where an answer has no interval (a verdict). ``baseline`` is the same row by the simple rule the
-    family is compared with (one constant efficiency fitted on the same fit rows); NaN where it does not apply.
+    ``log_sigma`` is NaN for an answer without interval (a verdict). ``baseline`` is the same row by the family's simple
+    reference rule (one constant efficiency fitted on the same fit rows); NaN where it does not apply.
     """
 
     source: Sequence[str]

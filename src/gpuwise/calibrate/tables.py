@@ -1,6 +1,6 @@
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false
-"""Reads measured tables: CSV and Parquet as columns, tolerant of extra columns, strict about the ones asked for."""
+"""Reads measured tables: CSV and Parquet as columns, tolerant of extra columns, strict about the requested ones."""
 
 from __future__ import annotations
 

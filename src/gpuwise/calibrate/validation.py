@@ -1,7 +1,7 @@
-"""How far prediction is from measurement: score every table found, summarise by family, source and GPU.
+"""Prediction error: score every available table, summarise by family, source and GPU.
 
-A family module offers ``score(folder, all_check) -> Scores | None`` (None: its tables are not in the folder).
-Fit and check rows are told apart by model, GPU or whole shape site, never by row.
+A family module offers ``score(folder, all_check) -> Scores | None`` (None: its tables are not in the folder). Fit and check
+rows are separated by model, GPU or whole shape site, never by row.
 """
 
 from __future__ import annotations

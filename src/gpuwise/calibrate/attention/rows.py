@@ -53,7 +53,7 @@ _NUMBERS = (
     "latency_ms",
 )
 _CHECK_SHARE = 8
-"""One whole shape site (heads, key-value heads, head size, window) in this many is kept from the fit."""
+"""One whole shape site (heads, key-value heads, head size, window) in this many is held out of the fit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,13 +133,13 @@ def _grouped(table: Any) -> tuple[NDArray[np.int64], list[tuple[str, str, str, s
 
 
 def is_check_site(shape: Shape) -> NDArray[np.bool_]:
-    """Whether a row's site (heads, key-value heads, head size, window) is one of those kept from the fit."""
+    """Whether a row's site (heads, key-value heads, head size, window) is held out of the fit."""
     mixed = shape.heads * 1000003 + shape.kv_heads * 10007 + shape.head_dim * 101 + shape.window * 13
     return (mixed.astype(np.int64) * 2654435761 >> 16) % _CHECK_SHARE == 0
 
 
 def find(name: str) -> Accelerator | None:
-    """The catalogue's entry for a table's device name; None when there is none."""
+    """The catalogue's entry for a table's device name; None without one."""
     from gpuwise.facts.hardware.accelerators import accelerators
 
     return accelerators().get(ACCELERATORS.get(name, name))

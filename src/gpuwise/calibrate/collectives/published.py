@@ -137,9 +137,8 @@ LOW_LATENCY: dict[str, float] = {"low_base_s": 42e-6, "low_step_s": 5e-6}
 """All-reduce of a few bytes: 47 us on 2 nodes (NVIDIA/nccl#1244, #182), 62 us on 16 (nccl#1469): 42 + 5
 log2(nodes)."""
 LINE_FRACTION: dict[str, float] = {"infiniband": 0.96, "roce": 0.92, "ethernet": 0.6}
-"""Of the line rate for large messages. InfiniBand: 24 of 25 GB/s per 200 Gb/s card, 46-49 of 50 per 400 Gb/s
-(NVIDIA/nccl-tests#119, #252, #290). RoCE: NVIDIA/nccl#495 reads 0.75 as a little low; between. TCP:
-NVIDIA/nccl#209."""
+"""Share of the line rate for large messages. InfiniBand: 24 of 25 GB/s per 200 Gb/s card, 46-49 of 50 per 400 Gb/s
+(NVIDIA/nccl-tests#119, #252, #290). RoCE: NVIDIA/nccl#495 reads 0.75 as a little low; between. TCP: NVIDIA/nccl#209."""
 
 XGMI_FRACTION = 0.75
 """48 of 64 GB/s per link (rocm.blogs.amd.com, Understanding RCCL Bandwidth and xGMI Performance on MI300X,

@@ -1,4 +1,4 @@
-"""Reads the measured collective tables into one set of columns, and says which rows are kept from the fit."""
+"""Reads the measured collective tables into one set of columns, and selects the held-out rows."""
 
 from __future__ import annotations
 
@@ -24,8 +24,7 @@ WHOLLY_CHECK = ("ml-engineering", "vidur all_reduce", "vidur send_recv pairs", "
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """[R] columns. A sweep over sizes is fitted or kept as a whole; sweeps of one ``cell`` measure the same
-    thing."""
+    """[R] columns. A sweep over sizes is fitted or held out as a whole; sweeps of one ``cell`` measure the same thing."""
 
     source: Text
     gpu: Text
@@ -54,11 +53,10 @@ class Rows:
 
     @property
     def is_check(self) -> NDArray[np.bool_]:
-        """Sweeps kept from the fit, and whole sources nothing is fitted on.
+        """Held-out sweeps, and whole sources that are never fitted.
 
-        Of the ``k`` sweeps of one cell (box, library, operation, group size: versions and dtypes of one
-        thing)
-        ``int(0.3 k + 0.4)`` are kept, those whose name hashes lowest, so that every cell keeps one to fit.
+        Of the ``k`` sweeps of one cell (box, library, operation, group size: versions and dtypes of one thing) ``int(0.3 k +
+        0.4)`` are held out, those with the lowest name hashes, so every cell has at least one to fit.
         """
         check_sweeps: set[tuple[str, str]] = set()
         cells: dict[str, set[str]] = {}
@@ -72,7 +70,7 @@ class Rows:
 
 
 def read_rows(folder: Path) -> Rows | None:
-    """Every collective measurement in ``folder``; None when there is none."""
+    """Every collective measurement in ``folder``; None without any."""
     parts = [p for p in (_aiconfigurator(folder), _vtrain(folder), _vidur(folder), _ml_engineering(folder)) if p]
     return Rows.concatenate(parts) if parts else None
 

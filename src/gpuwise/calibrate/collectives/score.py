@@ -1,5 +1,4 @@
-"""Scores and fits the collective family. See :mod:`gpuwise.calibrate.collectives.rows` for what is kept from
-the fit."""
+"""Scores and fits the collective family. See :mod:`gpuwise.calibrate.collectives.rows` for the held-out rows."""
 
 from __future__ import annotations
 

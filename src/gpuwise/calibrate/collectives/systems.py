@@ -53,10 +53,9 @@ BOXES: dict[str, tuple[str, str, int, tuple[float, str]]] = {
 
 @cache
 def system_of(box: str) -> System:
-    """The system called ``box`` in the tables; a box not described here is the usual one of the accelerator
-    it names.
+    """The system called ``box`` in the tables; a box without a description is the default one of the accelerator in its name.
 
-    Raises UnknownNameError or AmbiguousNameError when the name says no accelerator.
+    Raises UnknownNameError or AmbiguousNameError if the name contains no accelerator.
     """
     if box not in BOXES:
         return default_system(find_accelerator(box.replace("_", " "), prefer=("sxm", "80gb")))

@@ -35,13 +35,13 @@ ACCELERATOR_IDS = {
     "l40s": "l40s",
     "rtx_pro_6000_server": "rtx-pro-6000-blackwell-server",
 }
-"""The table's names of the devices it was measured on (its ``device`` column says which form and memory)."""
+"""The table's names of the measured devices (its ``device`` column has form and memory)."""
 DTYPES = {"bfloat16": "bf16", "float16": "fp16", "fp8_static": "fp8"}
 """The table's names of formats that differ from ours."""
 IMPLEMENTATION_OF = {("int8_wo", "sglang"): "int8_wo_sglang"}
 """(format, kernel source) of the table, where another implementation than the format's own was measured."""
 FIT, INTERVAL, CHECK = 0, 1, 2
-"""What a site is for: coefficients, the width of intervals, or nothing but checking."""
+"""Use of a site: for coefficients, for the width of intervals, or only for checking."""
 
 
 def part_of(site: NDArray[np.uint64]) -> NDArray[np.int64]:
@@ -106,8 +106,7 @@ class GemmRows:
 
 
 def site_hash(*columns: I64) -> NDArray[np.uint64]:
-    """A mixed 32-bit hash of each row of integer columns: decides its side of the split, whatever else is
-    in the table."""
+    """A mixed 32-bit hash of each row of integer columns: decides its side of the split, independent of the rest of the table."""
     h = np.full(columns[0].shape, 2166136261, dtype=np.uint64)
     mask = np.uint64(0xFFFFFFFF)
     for column in columns:

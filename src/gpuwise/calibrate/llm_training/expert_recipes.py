@@ -61,8 +61,8 @@ SELECTIVE = re.compile("deepseek|kimi")
 
 
 def with_recipe(strategy: Strategy, model: str, gpu: str, release: float | None, *, recompute_stated: bool = False) -> Strategy:
-    """``strategy`` as that release's recipe runs it; unchanged where the row names no release (year with decimals). What the
-    row says itself of recomputing holds."""
+    """``strategy`` with that release's recipe; unchanged if the row names no release (year with decimals). The row's own
+    recomputation setting has priority."""
     if release is None:
         return strategy
     year = int(release)
@@ -80,7 +80,7 @@ def with_recipe(strategy: Strategy, model: str, gpu: str, release: float | None,
 
 
 AUTOMODEL_EXPERT_RANKS = {"gpt-oss-120b": 64}
-"""Where the table leaves it out: NVIDIA-NeMo/Automodel examples/llm_benchmark/gpt_oss/gptoss_120b_te_deepep.yaml."""
+"""Default where the table lacks it: NVIDIA-NeMo/Automodel examples/llm_benchmark/gpt_oss/gptoss_120b_te_deepep.yaml."""
 AUTOMODEL_CHECKPOINTED = ("deepseek-v3", "qwen3-30b-a3b")
 """``activation_checkpointing: true`` in the same folder's deepseek_v3_te_deepep*.yaml and qwen3_moe_30b_te_deepep.yaml."""
 

@@ -1,6 +1,6 @@
-"""Published LLM training runs as things the model understands: architecture, system, strategy.
+"""Published LLM training runs as architecture, system and strategy.
 
-A row whose dimensions or layout the table does not state carries the reason instead; it is counted, never dropped.
+A row without dimensions or layout in the table has the reason instead; it is counted, never dropped.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ _NUMBERS = (
 
 @dataclass(frozen=True, slots=True)
 class LlmRow:
-    """One run. ``reason`` says why it cannot be timed; it is empty when ``architecture``, ``system``
-    and ``strategy`` are all known."""
+    """One run. ``reason`` explains why it cannot be timed; empty if ``architecture``, ``system`` and ``strategy`` are all
+    known."""
 
     source: str
     gpu: str
@@ -146,7 +146,7 @@ def _row(r: dict[str, Any]) -> LlmRow:
 
 
 def _seq_len(r: dict[str, Any]) -> float:
-    """As stated, or what the rate and the step time of the same row say, where that is a whole number of 512 tokens."""
+    """As stated, or computed from the rate and the step time of the same row, if that is a multiple of 512 tokens."""
     if not math.isnan(r["seq_len"]):
         return r["seq_len"]
     tokens = r["tokens_per_s_per_gpu"] * r["n_gpus"] * r["step_time_s"] / r["global_batch"]
@@ -157,7 +157,7 @@ def _seq_len(r: dict[str, Any]) -> float:
 
 
 SEQ_LEN_ROUNDING = 0.02
-"""Of a step time printed with two digits."""
+"""Relative rounding of a step time printed with two digits."""
 
 
 def _unstated(r: dict[str, Any]) -> tuple[str, ...]:
@@ -177,7 +177,7 @@ class _UnstatedError(Exception):
 PACKED_SQUAD = ("megatron-bridge", "nemo", "dgxc-benchmarking")
 """Sources whose fine-tuning rows run on packed SQuAD (Megatron-Bridge llama3_llm_finetune.py ``packed_sequence=True``)."""
 SQUAD_TOKENS = 200
-"""Of one sample: a paragraph of 117 words, a question and an answer (arXiv 1606.05250), 1.4 tokens a word."""
+"""Tokens of one sample: a paragraph of 117 words, a question and an answer (arXiv 1606.05250), 1.4 tokens per word."""
 
 
 def source_family(r: dict[str, Any]) -> str:
@@ -357,7 +357,7 @@ STACK = [
 
 
 LAUNCHER_MICRO_BATCH = {"bert-4b": 8.0, "bert-20b": 4.0, "bert-100b": 8.0}
-"""Where the README's table leaves it out: NVIDIA/NeMo-Framework-Launcher launcher_scripts/conf/training/bert."""
+"""Default where the README's table lacks it: NVIDIA/NeMo-Framework-Launcher launcher_scripts/conf/training/bert."""
 
 
 def _strategy(r: dict[str, Any], arch: Architecture) -> Strategy:
@@ -394,7 +394,7 @@ def _strategy(r: dict[str, Any], arch: Architecture) -> Strategy:
         micro = batch / dp if math.isnan(r["grad_accum"]) else batch / dp / r["grad_accum"]
     accumulation = max(1, round(batch / (dp * micro)))
     if math.isnan(r["vpp"]) and r["source"] == "dgxc-benchmarking" and arch.moe is None and pp > 1:
-        # the releases whose table leaves it out time as the ones that state one layer a chunk
+        # releases whose table lacks it have the same times as those with one layer per chunk
         vpp = arch.n_layers // pp if arch.n_layers % pp == 0 and accumulation % pp == 0 else 1
     stack = _stack(r)
     return Strategy(
@@ -515,9 +515,9 @@ LORA_TARGETS = {
     "dgxc-benchmarking": ("linear_qkv",),
     "torchtune-readme": ("q_proj", "v_proj", "output_proj", "mlp"),
 }
-"""Where adapters stand in the recipes of a source: NVIDIA's benchmarks put them on the fused projection alone
-(Megatron-Bridge scripts/performance/configs/llama/llama3_llm_finetune.py, NeMo conf megatron_gpt_finetuning_config.yaml
-``attention_qkv``), torchtune's recipes as listed (recipes/configs/llama3_1/8B_lora_single_device.yaml)."""
+"""Adapter targets in the recipes of a source: NVIDIA's benchmarks use only the fused projection (Megatron-Bridge
+scripts/performance/configs/llama/llama3_llm_finetune.py, NeMo conf megatron_gpt_finetuning_config.yaml ``attention_qkv``),
+torchtune's recipes as listed (recipes/configs/llama3_1/8B_lora_single_device.yaml)."""
 
 
 def _lora_rank(r: dict[str, Any]) -> int:

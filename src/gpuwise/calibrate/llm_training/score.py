@@ -40,11 +40,11 @@ CHECK_MODELS: dict[str, tuple[str, ...]] = {
     "megatron-lm-readme": ("gpt-39B", "gpt-145B", "gpt-16B", "gpt-314B"),
     "calculon-seqsel-tab5": ("gpt-530B",),
 }
-"""Models kept from the fit in sources with few models, chosen before any fit; elsewhere a third of them, by hash."""
+"""Held-out models in sources with few models, chosen before any fit; elsewhere a third of them, by hash."""
 
 
 def is_check(row: LlmRow) -> bool:
-    """Whether the row's whole model is kept from the fit."""
+    """Whether the row's whole model is held out of the fit."""
     if row.source in CHECK_MODELS:
         return row.model in CHECK_MODELS[row.source]
     return hashlib.sha256(f"{row.source}/{row.model}".encode()).digest()[0] % 3 == 0
@@ -127,8 +127,8 @@ def _label(row: LlmRow) -> str:
 
 
 def constant_mfu(rows: Sequence[LlmRow], groups: Sequence[RunGroup], split: Sequence[str]) -> F64:
-    """Step time had every row of a source, GPU and precision the median MFU of its fit rows (of its check rows where
-    there are none: then the baseline has seen them and is flattered)."""
+    """Step time if every row of a source, GPU and precision had the median MFU of its fit rows (without any, of its check
+    rows: the baseline is then optimistic)."""
     at_peak = np.full(len(rows), np.nan)
     for group in groups:
         peak = group.system.accelerator.peak(group.columns.base.precision)

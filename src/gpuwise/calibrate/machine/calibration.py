@@ -1,6 +1,6 @@
 """This machine's own coefficients: from the records of ``gpuwise bench`` to corrections of the kernel model.
 
-One fit a device, family and format; each says its error before and after on shapes kept from it. They are kept beside the
+One fit per device, family and format, each with its error before and after on held-out shapes. They are stored beside the
 records (``$GPUWISE_HOME/coefficients.json``) and read by ``--on this``.
 """
 
@@ -33,7 +33,7 @@ _HINT = "`gpuwise bench --calibrate` writes it anew"
 
 @dataclass(frozen=True, slots=True)
 class FamilyCoefficients:
-    """What was learned of one family and format. Errors are mean absolute ones on shapes kept from the fit."""
+    """Fit of one family and format. Errors are mean absolute ones on held-out shapes."""
 
     key: str
     rows: int
@@ -46,13 +46,13 @@ class FamilyCoefficients:
 
 @dataclass(frozen=True, slots=True)
 class DeviceCoefficients:
-    """Of one device. ``rates`` are the best measured: FLOP/s by format, and ``memory`` in bytes/s."""
+    """Fits of one device. ``rates`` are the best measured: FLOP/s by format, and ``memory`` in bytes/s."""
 
     device: str
     name: str
     accelerator: str | None
     at_s: float
-    """Of ``time.time`` when the newest measurement ended."""
+    """Time of ``time.time`` when the newest measurement ended."""
     rates: Mapping[str, float]
     families: Mapping[str, FamilyCoefficients]
     software: Mapping[str, Any] = field(default_factory=dict[str, Any])
@@ -97,9 +97,8 @@ def newest(records: Sequence[Record]) -> list[Record]:
 
 
 def by_family(records: Sequence[Record], l2_bytes: float = 0.0) -> dict[str, list[Record]]:
-    """By key of a correction: ``matmul/bf16``, ``memory``, ``copy/h2d-pinned``, ``collective/all_reduce/8``, ``launch/eager``.
-    Kernels as short as a launch are left out, and
-    streams that are no larger than a few caches."""
+    """Measurements by key of a correction: ``matmul/bf16``, ``memory``, ``copy/h2d-pinned``, ``collective/all_reduce/8``,
+    ``launch/eager``. Kernels as short as a launch, and streams of at most a few cache sizes, are excluded."""
     groups: dict[str, list[Record]] = {}
     for r in records:
         if r.family == "matmul":
@@ -198,7 +197,7 @@ def corrected_accelerator(accelerator: Accelerator, coefficients: DeviceCoeffici
 
 
 def save(devices: Sequence[DeviceCoefficients], path: Path | None = None) -> Path:
-    """Add ``devices`` to the file, each in place of what it held of that device. It is replaced whole or not at all."""
+    """Add ``devices`` to the file, each replacing the earlier entry of that device. The file is replaced atomically."""
     path = coefficients_path() if path is None else path
     by_device = {d.device: d for d in load(path)} | {d.device: d for d in devices}
     document = {"schema": SCHEMA, "devices": [asdict(d) for d in by_device.values()]}
@@ -215,7 +214,7 @@ def save(devices: Sequence[DeviceCoefficients], path: Path | None = None) -> Pat
 
 
 def load(path: Path | None = None) -> list[DeviceCoefficients]:
-    """What was learned on this machine; empty where nothing was. Raises DataError on a corrupt or newer file."""
+    """Fits of this machine; may be empty. Raises DataError on a corrupt or newer file."""
     path = coefficients_path() if path is None else path
     try:
         document = json.loads(path.read_text("utf-8"))

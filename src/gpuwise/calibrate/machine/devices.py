@@ -1,4 +1,4 @@
-"""Devices that are in no catalogue: made from what the driver says of them and what was measured."""
+"""Devices outside the catalogue: built from the driver's readings and measurements."""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
-"""The correction of one family on one device, from its measurements: fitted, and checked on shapes kept from the fit.
+"""The correction of one family on one device, from its measurements: fitted, and checked on held-out shapes.
 
-y = log(measured / predicted) is a Gaussian process over log2 sizes plus noise. How much is common to all shapes, how much
-changes with the shape, over how many octaves, and how much is noise is what makes the measurements most likely, with a
-prior: a device differs from its kind by about the spread the kind itself was measured to have. So few measurements, or
-measurements that only scatter, leave the factor at 1; many that agree move it all the way.
+y = log(measured / predicted) is a Gaussian process over log2 sizes plus noise. The common part, the shape-dependent part, its
+length in octaves and the noise maximise the likelihood, with a prior: a device differs from its kind by about the measured
+spread of the kind. So few or scattered measurements leave the factor at 1; many that agree move it fully.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ F64 = NDArray[np.float64]
 LENGTHS = (2.0, 4.0, 8.0)
 """Octaves."""
 SHARES = (0.0, 0.3, 1.0, 2.0)
-"""Of the kind's spread: what the constant and the shape's part are tried at."""
+"""Trial values of the constant and the shape part, relative to the kind's spread."""
 NOISES = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32)
 PRIOR_LOG_SIGMA = 1.0
 """A part of twice or half the kind's spread is as unlikely as one standard deviation is of a normal: a weak prior."""
@@ -36,19 +35,19 @@ LEAST_STEPS = 1.645
 
 @dataclass(frozen=True, slots=True)
 class FamilyFit:
-    """One family and format on one device. Errors are mean absolute ones of seconds, on shapes kept from the fit."""
+    """One family and format on one device. Errors are mean absolute ones of seconds, on held-out shapes."""
 
     key: str
     rows: int
     groups: int
-    """Shapes are kept or taken group by group: products with the same weight matrix are one."""
+    """Shapes are held out group by group: products with the same weight matrix are one group."""
     before: float | None
     after: float | None
-    """With the correction, each group predicted by a fit that had not seen it; None where there is one group only."""
+    """With the correction, each group predicted by a fit without it; None with one group only."""
     bias: float
     """Median of measured over predicted before the fit, minus 1."""
     correction: Correction | None
-    """None where it would not have made the held-out shapes better."""
+    """None if it would not improve the held-out shapes."""
 
 
 def fit_family(key: str, points: F64, y: F64, groups: Sequence[object], kind_sigma: float) -> FamilyFit:
@@ -81,7 +80,7 @@ def fit_constant(key: str, y: float, log_sigma: float = 0.0) -> FamilyFit:
 
 
 def _is_better(residual: F64, plain: F64, group: NDArray[np.int64]) -> bool:
-    """Whether the error on kept shapes fell by more than chance: by over ``LEAST_STEPS`` standard errors over the groups."""
+    """Whether the error on held-out shapes fell by more than chance: by over ``LEAST_STEPS`` standard errors over the groups."""
     gain = np.abs(np.expm1(plain)) - np.abs(np.expm1(residual))
     by_group = np.bincount(group, gain)
     n = len(by_group)
@@ -89,7 +88,7 @@ def _is_better(residual: F64, plain: F64, group: NDArray[np.int64]) -> bool:
 
 
 def fit_correction(points: F64, y: F64, kind_sigma: float, *, log_sigma: float | None = None) -> Correction:
-    """The most likely correction. ``log_sigma`` is the spread it is said to leave; the noise found, if it is not given.
+    """The most likely correction. ``log_sigma`` is its reported residual spread; default: the fitted noise.
 
     With K = Q diag(l) Q^T the covariance c^2 1 1^T + s^2 K + n^2 I is diagonal in Q but for one rank, so that each trial costs
     a few sums (Sherman and Morrison; the matrix determinant lemma).

@@ -1,13 +1,11 @@
-"""Peak memory of published LLM training runs: how far the prediction is, and whether verdicts are right.
+"""Peak memory of published LLM training runs: errors of the prediction, and correctness of verdicts.
 
-Each run that states a peak is a row of its source, in the metric it was measured in (allocated, reserved or
-what nvidia-smi shows). Each run at all is a row of ``<source> verdict``: measured 1 when it ran, 2 when
-memory ran out, and predicted likewise; such a row's error is 0 or not, and its coverage is the share of right
-verdicts.
+Each run that states a peak is a row of its source, in its own metric (allocated, reserved or nvidia-smi). Every run is also a row
+of ``<source> verdict``: measured 1 when it ran, 2 when memory ran out, and predicted likewise; such a row's error is 0 or not,
+and its coverage is the share of right verdicts.
 
-The baseline is a rule of thumb with one constant factor a source, the median over the same fit rows: 16 or 18
-bytes a parameter, sharded as the strategy says, and the activations of Korthikanti et al. (arXiv 2205.05198,
-table 2).
+The baseline is a rule of thumb with one constant factor per source, the median over the same fit rows: 16 or 18 bytes a
+parameter, sharded as the strategy says, and the activations of Korthikanti et al. (arXiv 2205.05198, table 2).
 """
 
 from __future__ import annotations
@@ -55,7 +53,7 @@ class Target:
 
 
 def metric_of(row: LlmRow) -> str:
-    """What the source's figure is: ``allocated``, ``reserved`` or ``device``."""
+    """The metric of the source's figure: ``allocated``, ``reserved`` or ``device``."""
     kind, source = row.memory_kind, row.source
     if "nvidia-smi" in kind:
         return "device"
@@ -151,7 +149,7 @@ def value_of(memory: MemoryColumns, metric: str) -> float:
 
 
 def could_be(row: LlmRow, strategy: Strategy) -> Iterator[Strategy]:
-    """``strategy``, then every one that differs only in what the table does not state."""
+    """``strategy``, then every one that differs only in values that the table does not state."""
     yield strategy
     recomputes = ("selective", "full") if "recompute" in row.unstated else (strategy.recompute,)
     shardings = ("zero3",) if "sharding" in row.unstated else (strategy.sharding,)
@@ -229,8 +227,8 @@ def thumb_bytes(arch: Architecture, s: Strategy, seq_len: int) -> float:
 
 
 def rule_of_thumb(rows: Sequence[LlmRow], row_targets: Sequence[Target], split: Sequence[str]) -> F64:
-    """The rule of thumb for every target, scaled by the median of measured / rule over the source's fit rows
-    (over its check rows where there are none: then the baseline has seen them and is flattered)."""
+    """The rule of thumb for every target, scaled by the median of measured / rule over the source's fit rows (without any,
+    over its check rows: the baseline is then optimistic)."""
     thumb = np.full(len(row_targets), np.nan)
     for k, target in enumerate(row_targets):
         row = rows[target.row]

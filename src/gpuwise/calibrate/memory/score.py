@@ -1,9 +1,9 @@
-"""Device memory of measured training jobs under ``memory/``: networks with analytic dimensions are predicted,
-the others are counted with the reason why not.
+"""Device memory of measured training jobs under ``memory/``: networks with analytic dimensions are predicted, the others are
+counted with a reason.
 
-Sources: ``gpumemnet mlp`` (layer lists, Adam, A100), ``gpumemnet timm`` and ``gpumemnet paper`` (A100),
-``timm fit bounds`` (the batch that fitted and the next that did not), ``xmem`` (RTX 3060), ``lambda
-nvidia-smi``, ``context`` (MiB outside torch). The baseline is the median of the source's fit rows.
+Sources: ``gpumemnet mlp`` (layer lists, Adam, A100), ``gpumemnet timm`` and ``gpumemnet paper`` (A100), ``timm fit bounds``
+(the batch that fitted and the next that did not), ``xmem`` (RTX 3060), ``lambda nvidia-smi``, ``context`` (non-PyTorch MiB).
+The baseline is the median of the source's fit rows.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class MemoryFigure:
 
 
 def score(folder: Path, all_check: bool) -> Scores | None:
-    """Predict every row of the tables in ``folder``/memory; None when there is none."""
+    """Predict every row of the tables in ``folder``/memory; None without any."""
     rows = [reader(r) for name, (_, reader) in TABLES.items() for r in records(folder, name)]
     if not rows:
         return None
@@ -81,12 +81,12 @@ def records(folder: Path, name: str) -> list[dict[str, Any]]:
 
 
 def is_check(row: MemoryFigure) -> bool:
-    """A third of a source's models are kept from the fit."""
+    """A third of a source's models are held out of the fit."""
     return hashlib.sha256(f"{row.source}/{row.group}".encode()).digest()[0] % 3 == 0
 
 
 def _medians(rows: Sequence[MemoryFigure], split: Sequence[str]) -> F64:
-    """The median of the fit rows of each row's source (of all its rows where there are none)."""
+    """The median of the fit rows of each row's source (of all its rows if there are no fit rows)."""
     out = np.full(len(rows), np.nan)
     sources = np.array([r.source for r in rows], dtype=object)
     measured, is_fit = np.array([r.measured for r in rows]), np.array([s == "fit" for s in split])
@@ -98,7 +98,7 @@ def _medians(rows: Sequence[MemoryFigure], split: Sequence[str]) -> F64:
 
 
 def _row(source: str, gpu: str, group: str, measured: float, predict: Callable[[], float]) -> MemoryFigure:
-    """A row with its prediction, or with the reason why there is none."""
+    """A row with its prediction, or with the reason for none."""
     try:
         return MemoryFigure(source, gpu, group, measured, predict(), "")
     except GpuwiseError as error:
@@ -172,7 +172,7 @@ def job_memory(
 def job_bytes(
     arch: Architecture, system: System, strategy: Strategy, seq_len: int, *, eager_modules: bool, more_logits: float = 0.0
 ) -> float:
-    """What nvidia-smi shows of a one-device training job."""
+    """Process memory in nvidia-smi of a one-device training job."""
     memory = job_memory(arch, system, strategy, seq_len, eager_modules=eager_modules, more_logits=more_logits)
     return float(memory.shown.flat[0])
 
@@ -210,8 +210,8 @@ def timm_job(r: dict[str, Any], constants: StackMemory | None = None) -> MemoryC
 def mlp_bytes(layers: Sequence[tuple[str, int, int]], inputs: int, batch: int, accelerator: Accelerator) -> float:
     """An fp32 perceptron trained with Adam: ``layers`` are (kind, outputs, parameters).
 
-    16 bytes a parameter and the foreach update's 4; kept: a linear's output before batch normalisation, an
-    activation's output, a dropout's output with its mask of one byte an element.
+    16 bytes per parameter and the foreach update's 4; saved: a linear's output before batch normalisation, an activation's
+    output, a dropout's output with its mask of one byte per element.
     """
     parameters = sum(p for _, _, p in layers)
     saved_floats = float(inputs)
@@ -356,7 +356,7 @@ def _named(text: str) -> Accelerator:
 
 
 def _context(r: dict[str, Any]) -> MemoryFigure:
-    """MiB that a process takes outside torch's allocator."""
+    """Non-PyTorch MiB of a process."""
 
     def predict() -> float:
         what = r["what"].lower()

@@ -73,8 +73,7 @@ def read_table(folder: Path) -> dict[str, NDArray[Any]] | None:
 
 
 def generations(c: dict[str, NDArray[Any]]) -> tuple[list[Generation | None], list[str]]:
-    """The parts of every row, or why there are none. Rows of one model, GPU count and resolution are
-    evaluated together."""
+    """The parts of every row, or reasons for none. Rows of one model, GPU count and resolution are evaluated together."""
     n = len(c["model_id"])
     out: list[Generation | None] = [None] * n
     reason = [""] * n

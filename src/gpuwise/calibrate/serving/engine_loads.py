@@ -1,7 +1,7 @@
 """Published runs of other engines than vLLM's second, as loads to replay: SGLang, TensorRT-LLM and vLLM's first engine.
 
-A table that gives no lengths of its own prompts is of ShareGPT as vLLM's benchmark filters it, whose means other tables of the
-same client print. Runs whose engine, model or load is not simulated carry the reason.
+A table without prompt lengths used ShareGPT with vLLM's benchmark filter; other tables of the same client print its means.
+Runs whose engine, model or load is not simulated have a reason.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from gpuwise.units import MILLI
 SHAREGPT_PROMPT, SHAREGPT_OUTPUT = 215.0, 194.0
 """Mean lengths (dstack's table of the same client; the offline rows of SGLang's)."""
 _SPREAD = 1.0
-"""Of the logarithm of those lengths: half of them are below six tenths of the mean."""
+"""Standard deviation of the logarithm of those lengths: half of them are below six tenths of the mean."""
 WAVES, PUBLISHED_WAVES = 4, 10
-"""Requests of each user of a closed loop, here and in InferenceX: of the first, who all come at once, a figure has so much
-less."""
+"""Requests per user of a closed loop, here and in InferenceX: the first ones, which all arrive at once, have less weight in a
+figure."""
 SHORTEST = 0.8
-"""Of the nominal length: InferenceX's client draws prompts and answers between it and the whole (``--random-range-ratio
-0.8``)."""
+"""Shortest share of the nominal length: InferenceX's client draws prompts and answers between it and the full length
+(``--random-range-ratio 0.8``)."""
 _TEXT = ("source", "engine", "engine_version", "model", "gpu", "dtype", "arrival", "chunked", "saturated", "spec_decode", "notes")
 _TABLES = (
     "apex_plus_h100.csv",
@@ -180,7 +180,7 @@ def _sweep(r: dict[str, Any]) -> LoadRun:
     wide_cache = weights in ("fp16", "bf16") and (experts is None or run.system.accelerator.family == "Hopper")
     config = replace(run.config, expert_weights=experts, kv_dtype="bf16" if wide_cache else "fp8")
     apart = run.architecture.moe is not None and version_number(version) >= version_number(PYTORCH)
-    if apart:  # the PyTorch backend's tables of experts are with enable_attention_dp, whatever the column of a table calls it
+    if apart:  # the PyTorch backend's tables of experts use enable_attention_dp, regardless of the column's name
         config = replace(config, tp=1, attention_dp=n_gpu, moe_tp=1, moe_ep=n_gpu)
     if offline:
         settings = throughput_test(run.architecture, run.system, config, *shape)
@@ -188,7 +188,7 @@ def _sweep(r: dict[str, Any]) -> LoadRun:
 
 
 def _formats(precision: str, model: str) -> tuple[str, str | None]:
-    """Of dense weights and of experts in the checkpoints NVIDIA publishes: gpt-oss has experts in MXFP4 alone, DeepSeek scales
+    """Formats of dense weights and of experts in NVIDIA's checkpoints: gpt-oss has experts in MXFP4 alone, DeepSeek scales
     blocks in 8 bits and has attention in 16 beside experts in 4."""
     if "gpt-oss" in model.lower():
         return "bf16", "mxfp4"
@@ -243,8 +243,8 @@ def _between(most: float, n: int, seed: int) -> NDArray[np.int64]:
 
 
 def _waves_mean(run: LoadRun, seconds: NDArray[np.float64]) -> float:
-    """Mean over ``PUBLISHED_WAVES`` waves, those after the first alike: its prompts wait for one another, its answers for no
-    prompt of others."""
+    """Mean over ``PUBLISHED_WAVES`` waves, with equal later ones: prompts of the first wait for one another, its answers for
+    no other prompts."""
     assert run.closed is not None
     first, later = seconds[: run.closed.users], seconds[run.closed.users :]
     return float(first.mean() + (PUBLISHED_WAVES - 1) * later.mean()) / PUBLISHED_WAVES

@@ -45,7 +45,7 @@ class Figure:
     first: int = 0
     last: int | None = None
     peers: dict[str, float] = field(default_factory=dict[str, float])
-    """What other predictors said of it, in seconds."""
+    """Predictions of other tools, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class LoadRun:
 
 
 def load_check(run: LoadRun) -> bool:
-    """A third of the configurations (model, device, split) is kept from the fit, by hash."""
+    """A third of the configurations (model, device, split) is held out of the fit, by hash."""
     return hashlib.sha256(f"load {run.name}".encode()).digest()[0] % 3 == 0
 
 
@@ -79,8 +79,8 @@ def read_load_runs(folder: Path) -> list[LoadRun]:
 
 
 def replay(run: LoadRun, front: Front | None, slowdown: float = 1.0) -> Run:
-    """The run under ``front``, or under the shipped costs; with a ``slowdown`` its requests come so much faster, its times being
-    in units so much longer. Raises as :meth:`~gpuwise.serve.simulate.server.Server.run`."""
+    """The run under ``front``, or with the default costs; with a ``slowdown`` its requests arrive that much faster, since its
+    time unit is longer. Raises as :meth:`~gpuwise.serve.simulate.server.Server.run`."""
     assert run.architecture is not None and run.system is not None and run.config is not None and run.requests is not None
     if not run.behind_http:
         front = replace(front or front_of(run.config), request_s=0.0, prompt_token_s=0.0, answer_s=0.0, answer_token_s=0.0)
@@ -111,11 +111,11 @@ def records(path: Path, text: Sequence[str], numbers: Sequence[str]) -> list[dic
 
 
 FILTERED_BY_DEFAULT = ("llama", "qwen")
-"""Families whose ``generation_config.json`` sets ``top_p`` or ``top_k``, which vLLM takes where a request says nothing."""
+"""Families whose ``generation_config.json`` sets ``top_p`` or ``top_k``, which vLLM uses as default for requests."""
 
 
 def sampling_of(model: str) -> str:
-    """How vLLM chooses tokens for a client that says nothing of it."""
+    """vLLM's sampling for a client that does not set it."""
     name = model.lower().rsplit("/", 1)[-1]
     return FILTERED if name.startswith(FILTERED_BY_DEFAULT) else DRAWN
 
@@ -310,7 +310,7 @@ def _residency(here: Path) -> list[LoadRun]:
 
 
 def _training(here: Path) -> list[LoadRun]:
-    """vLLM 0.15.1 with prompts in turn; runs whose client gave requests up are left out."""
+    """vLLM 0.15.1 with prompts in turn; runs whose client aborted requests are excluded."""
     rows = records(here / "blis_training_vllm.csv", _TEXT, _NUMBERS)
     sent = read_columns(
         here / "blis_training_requests.parquet",

@@ -17,7 +17,7 @@ SINCE = ("0.8", "0.14")
 """Versions of vLLM with costs of their own: scheduling beside the device came in between."""
 _NEAR = 0.7
 SLOWER = 1.03
-"""Steps that much longer tell how much more than in proportion a figure moves: near saturation many times as much."""
+"""Factor on the steps for measuring how much more than proportionally a figure moves: near saturation many times as much."""
 COLD = 300
 """Requests from an engine's start that some figures are of: graphs and kernels are loaded in them."""
 _IDLE = 0.3
@@ -77,11 +77,11 @@ def score_load(folder: Path, all_check: bool) -> Scores | None:
 
 
 def _label(run: LoadRun, f: Figure) -> str:
-    """``under load ttft mean`` and the like: rows of all tables together, by metric. Apart are loads that hold more than seven
-    tenths of the sequences the engine takes (``near saturation``), where a few percent of speed decide whether a queue grows, and
-    figures of an engine's first requests (``cold start``): windows of three hundred, and the worst hundredth and the mean first
-    token of a window that begins with an engine of experts, whose Triton kernels are compiled when a step first has so many rows
-    (Mixtral's published requests: 155 to 185 ms in the mean of the first 300, 53 to 56 of the next thousands)."""
+    """``under load ttft mean`` and the like: rows of all tables together, by metric. Separate: loads with more than seven
+    tenths of the engine's sequences (``near saturation``), where a few percent of speed decide whether a queue grows, and
+    figures of an engine's first requests (``cold start``): windows of three hundred, and the worst hundredth and the mean
+    first token of a window that begins with an engine of experts, whose Triton kernels are compiled when a step first has so
+    many rows (Mixtral's published requests: 155 to 185 ms in the mean of the first 300, 53 to 56 of the next thousands)."""
     if f.metric == "req_s":
         return "under load capacity"
     metric, _, which = f.metric.partition("_")
@@ -99,8 +99,8 @@ def _label(run: LoadRun, f: Figure) -> str:
 
 
 def _in_flight(run: LoadRun, f: Figure) -> float:
-    """Share of the engine's sequences that the requests of a figure held, by Little's law from the measured time of an answer; of
-    several stages the most."""
+    """Share of the engine's sequences in use by the requests of a figure, by Little's law from the measured time of an answer;
+    the maximum over stages."""
     requests, limit = run.requests, run.settings.max_num_seqs
     if requests is None or limit is None:
         return 0.0

@@ -102,7 +102,7 @@ def _row(r: dict[str, Any]) -> PoolRow:
 
 
 def pool_check(row: PoolRow) -> bool:
-    """A third of the models is kept from the fit, by hash."""
+    """A third of the models is held out of the fit, by hash."""
     return hashlib.sha256(row.model.split("/")[-1].encode()).digest()[0] % 3 == 0
 
 
@@ -115,7 +115,7 @@ def predicted_tokens(row: PoolRow) -> float:
 
 
 def score_pool(folder: Path, all_check: bool) -> Scores | None:
-    """Tokens of cache an engine found room for, of every start; the baseline is nine tenths of the device less the weights."""
+    """Cache tokens that an engine allocated, for every start; the baseline is nine tenths of the device less the weights."""
     rows = read_pool_rows(folder)
     if rows is None:
         return None

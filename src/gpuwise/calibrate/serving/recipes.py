@@ -108,12 +108,12 @@ REQUESTS = {
     (32768, 1024): 1000,
     (1024, 32768): 1000,
 }
-"""Of a throughput test by prompt and answer."""
+"""Number of requests of a throughput test by prompt and answer."""
 USUAL_REQUESTS = 3000
 PYTORCH = "0.19"
 """Since then the tables are of the PyTorch backend."""
 _CACHE_SHARE = 0.95
-"""Of free memory: "in many cases", 0.9 where that ran out of memory."""
+"""Share of free memory: "in many cases", 0.9 where that ran out of memory."""
 _UNTUNED = ("mxfp4",)
 """Formats of weights whose options are not worked out but the defaults (bench/build/build.py, ``TUNED_QUANTS``)."""
 _GRAPHS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 384, 512, 1024, 2048, 4096, 8192)
@@ -137,12 +137,13 @@ _BUILT_CACHE_SHARE = 0.9
 
 
 def throughput_test(arch: Architecture, system: System, config: EngineConfig, prompt: int, output: int) -> Settings:
-    """Options ``trtllm-bench throughput`` starts the engine with for prompts and answers of one length.
+    """Options with which ``trtllm-bench throughput`` starts the engine for prompts and answers of one length.
 
-    As many sequences as its own estimate of the cache holds, and steps of the tokens those bring (bench/build/tuning.py,
+    The number of sequences that fit in its own estimate of the cache, and steps of their tokens (bench/build/tuning.py,
     ``calc_engine_setting``, ``finetune_setting``: a latent cache counts as one of all heads), without a server; the PyTorch
     backend does not cut prompts, and has room for one beside all sequences (bench/benchmark/utils/general.py,
-    ``get_settings``)."""
+    ``get_settings``).
+    """
     ranks = config.ranks
     chunked = version_number(config.version or PYTORCH) < version_number(PYTORCH)
     old = version_number(config.version or PYTORCH) < version_number(_BUILT_UNTIL)

@@ -1,8 +1,6 @@
-"""Published serving runs as rows: what was measured, and for what the model can predict, the iteration it
-stands for.
+"""Published serving runs as rows: the measurement, and for predictable ones the corresponding iteration.
 
-A row whose latency depends on arrivals, queueing or a separate prefill fleet is not one iteration: it carries
-the reason.
+A row whose latency depends on arrivals, queueing or a separate prefill fleet is not one iteration: it has a reason.
 """
 
 from __future__ import annotations
@@ -42,9 +40,8 @@ _INFERENCEX_NUMBERS = (
 
 @dataclass(frozen=True, slots=True)
 class ServingRow:
-    """``prompt`` and ``output`` tokens of a request and ``sequences`` at once; ``prefills`` says whether
-    measured time holds the prefills of other requests as well (a mean over requests does, a median between
-    tokens does not)."""
+    """``prompt`` and ``output`` tokens of a request and ``sequences`` at once; ``prefills``: whether the measured time
+    includes the prefills of other requests (a mean over requests does, a median between tokens does not)."""
 
     source: str
     gpu: str
@@ -62,11 +59,11 @@ class ServingRow:
     """llama.cpp's format of the weights (``Q4_K_M``, ``F16``); those rows are its own engine."""
     n_devices: int = 1
     client: str = ""
-    """Whose client measured: ``inferencex``, or ``aiconfigurator`` for rows of its authors' own."""
+    """Client of the measurement: ``inferencex``, or ``aiconfigurator`` for its authors' own rows."""
     prompt_per_s: float = 0.0
     """Tokens of a prompt a second, where it was measured apart; 0: not."""
     date: str = ""
-    """Of the measurement; empty where the table has none."""
+    """Date of the measurement; may be empty."""
 
 
 def read_rows(folder: Path) -> list[ServingRow] | None:
@@ -236,13 +233,13 @@ def _inferencex_config(r: dict[str, Any]) -> tuple[EngineConfig | None, int]:
 
 
 MINIMAX_UPGRADE = "0.19"
-"""Since when MiniMax in fp8 is started with a cache in 8 bits, with expert parallelism only where it is asked for and with the
-experts that vLLM picks (InferenceX bddbf40; before, ``[ "$EP_SIZE" -ge 1 ]``, which always holds,
-``VLLM_USE_FLASHINFER_MOE_FP8=0`` and ``VLLM_MOE_USE_DEEP_GEMM=0``)."""
+"""Date since which MiniMax in fp8 is started with an 8-bit cache, expert parallelism only on request, and vLLM's default
+experts (InferenceX bddbf40; before, ``[ "$EP_SIZE" -ge 1 ]``, which always holds, ``VLLM_USE_FLASHINFER_MOE_FP8=0`` and
+``VLLM_MOE_USE_DEEP_GEMM=0``)."""
 
 
 def _wide_cache(engine: str, model: str, version: str | None) -> bool:
-    """Whether a launch script asked for no cache in 8 bits beside weights in 8 or 4: gpt-oss' never, DeepSeek's not under SGLang
+    """Whether a launch script uses no 8-bit cache with weights in 8 or 4 bits: gpt-oss' never, DeepSeek's not under SGLang
     (InferenceX gptoss_fp4_*, dsr1_fp8_h200.sh)."""
     name = model.lower()
     before = version is not None and version_number(version) < version_number(MINIMAX_UPGRADE)
@@ -347,8 +344,7 @@ def _filled(row: ServingRow, model: str, gpu: str, n: int, config: EngineConfig 
 
 
 def is_check(row: ServingRow) -> bool:
-    """Whole models are kept from the engines' fit, whole GPUs from llama.cpp's (which ran two models): by
-    hash."""
+    """Whole models are held out of the engines' fit, whole GPUs out of llama.cpp's (which ran two models): by hash."""
     if row.bits:
         return hashlib.sha256(row.gpu.encode()).digest()[0] % 3 == 0
     name = row.architecture.id if row.architecture is not None else row.model

@@ -26,7 +26,7 @@ GPUS = {"Nvidia A100 GPU": "a100-sxm-40gb", "Nvidia H100 GPU": "h100-sxm", "Nvid
 ENGINES = {"vLLM": ("vllm", "bf16", "0.6.0"), "TensorRT-LLM": ("trtllm", "fp16", "0.11.0")}
 LABELS = {"vLLM": "vLLM V0 in process throughput", "TensorRT-LLM": "trtllm static batch throughput"}
 EVERY = 8
-"""Of the table's rows one is taken, by hash: they are alike."""
+"""One of this many rows of the table is used, by hash: they are similar."""
 LENGTH = 4096
 _TEXT = ("engine", "model", "gpu")
 _NUMBERS = ("tp", "concurrency", "input_len_mean", "output_len_mean", "e2e_mean_s")
