@@ -19,7 +19,7 @@ class Run:
     id: str
     """Random, 32 hexadecimal digits."""
     at_s: float
-    """Of ``time.time`` when the run began."""
+    """Time of ``time.time`` when the run began."""
     machine_id: str
     """The same for every run on one machine, and nothing else can be read from it."""
     machine: Mapping[str, Value] = field(default_factory=dict[str, Value])
@@ -29,10 +29,10 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One measurement on one device. ``value`` is None where it failed, and ``failed`` says why."""
+    """One measurement on one device. ``value`` is None if it failed, with the reason in ``failed``."""
 
     at_s: float
-    """Of ``time.time`` when the measurement ended."""
+    """Time of ``time.time`` when the measurement ended."""
     measurement: str
     """Key of the measurement: ``matmul-bf16-8192x8192x8192``."""
     family: str
@@ -40,7 +40,7 @@ class Record:
     device: str
     """``cpu``, or the driver's unique name of the device."""
     device_name: str
-    """As the driver names it."""
+    """The driver's name of the device."""
     accelerator: str | None
     """Id in the catalogue of accelerators or processors; None where it is in none."""
     dtype: str
@@ -61,7 +61,7 @@ class Record:
     error: float | None = None
     """Largest error over the bound: at most 1 is correct."""
     conditions: Mapping[str, Value] = field(default_factory=dict[str, Value])
-    """While it ran: clocks, power, temperature, share of the time each event reason held, what could not be read."""
+    """Conditions during it: clocks, power, temperature, share of the time for each event reason, unreadable values."""
     failed: str | None = None
     run: Run | None = None
     """Filled in when read."""

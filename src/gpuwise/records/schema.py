@@ -1,6 +1,6 @@
-"""The tables of a record file, and how a file of an older gpuwise becomes one of today.
+"""The tables of a record file, and the migration of files from older versions of gpuwise.
 
-``PRAGMA user_version`` counts the steps of :data:`MIGRATIONS` a file has had; ``application_id`` says that it is ours.
+``PRAGMA user_version`` counts the applied steps of :data:`MIGRATIONS`; ``application_id`` marks it as gpuwise's.
 """
 
 from __future__ import annotations

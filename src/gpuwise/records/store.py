@@ -1,8 +1,7 @@
-"""Where measurements are kept: one SQLite file in write-ahead mode, one row a measurement.
+"""Storage of measurements: one SQLite file in write-ahead mode, one row a measurement.
 
-A row is on the disk before :meth:`Records.add` returns, so a killed process loses nothing it had measured. Several
-processes may write at once. The file is ``$GPUWISE_RECORDS``, else ``$GPUWISE_HOME/records.db``, else in the platform's
-folder for user data.
+A row is on the disk before :meth:`Records.add` returns, so a killed process loses no measurement. Several processes may write
+at once. The file is ``$GPUWISE_RECORDS``, else ``$GPUWISE_HOME/records.db``, else in the platform's folder for user data.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from gpuwise.records.record import COLUMNS, MAPPINGS, Record, Run, check_record,
 from gpuwise.records.schema import migrate
 
 WAIT_S = 30.0
-"""How long a writer waits for another process that writes."""
+"""Seconds a writer waits for another writing process."""
 _MOVE = "move the file away and measure again, or set GPUWISE_RECORDS to another"
 _IN_FILE = ("run", *COLUMNS)
 _INSERT = f"INSERT INTO records ({', '.join(_IN_FILE)}) VALUES ({', '.join('?' * len(_IN_FILE))}) ON CONFLICT DO NOTHING"
@@ -97,7 +96,7 @@ class Records:
         since_s: float | None = None,
         limit: int | None = None,
     ) -> list[Record]:
-        """The records that have every field given, oldest first; with ``limit`` the newest so many."""
+        """The records with all the given field values, oldest first; with ``limit`` the newest of that number."""
         conditions = {
             "records.measurement": measurement,
             "records.family": family,
@@ -164,10 +163,10 @@ class Records:
 
 
 def _when_free(act: Callable[[], object]) -> None:
-    """Do ``act`` once other processes let go of the file, at most WAIT_S later.
+    """Run ``act`` once other processes release the file, at most WAIT_S later.
 
-    SQLite waits by itself for every statement but the change of the journal's mode: that needs the whole file, and two
-    who open a new file at once would wait for each other (sqlite.org/c3ref/busy_handler.html), so it fails at once.
+    SQLite waits itself for every statement except the change of the journal's mode: that needs the whole file, and two
+    processes that open a new file at once would wait for each other (sqlite.org/c3ref/busy_handler.html), so it fails at once.
     """
     until_s = time.monotonic() + WAIT_S
     while True:

@@ -1,8 +1,7 @@
 """A stand-in of AMD's Python package ``amdsmi``: its functions, the forms of their answers and its errors, after
-amdsmi_interface.py of ROCm 7.0. It is copied to a folder as ``amdsmi/__init__.py``; ``play.json`` beside it says what the
-library answers: ``answers`` (function, or function and handle number -> value), ``errors`` (function -> status),
-``missing`` (functions this release does not have), ``import`` (an exception's name to raise at once).
-"""
+amdsmi_interface.py of ROCm 7.0. It is copied to a folder as ``amdsmi/__init__.py``; ``play.json`` beside it defines the
+answers: ``answers`` (function, or function and handle number -> value), ``errors`` (function -> status), ``missing``
+(functions that this release lacks), ``import`` (an exception's name to raise at once)."""
 
 from __future__ import annotations
 

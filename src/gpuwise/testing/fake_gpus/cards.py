@@ -115,7 +115,7 @@ class DrmFakeCard(FakeCard):
         return next((number for name, number in self.device_ids.items() if name in self.name), "0x0001")
 
     def common(self) -> dict[str, str | bytes]:
-        """What every driver shows of a device."""
+        """Values that every driver shows of a device."""
         device = f"{self.folder}/device"
         return {
             f"{device}/vendor": f"{self.vendor_id}\n",
@@ -168,7 +168,7 @@ class FakeAmd(DrmFakeCard):
         }
 
     def answers(self) -> dict[str, object]:
-        """What ``amdsmi`` answers of this card, by function and number of the handle."""
+        """Answers of ``amdsmi`` for this card, by function and number of the handle."""
         r, n = self.readings, self.index
         return {
             f"amdsmi_get_gpu_device_bdf {n}": self.slot,
@@ -216,7 +216,7 @@ class FakeIntel(DrmFakeCard):
 
 
 class FakeApple(FakeCard):
-    """The GPU of a Mac, as its commands tell it."""
+    """The GPU of a Mac, as its commands report it."""
 
     def files(self) -> dict[str, str | bytes]:
         r = self.readings

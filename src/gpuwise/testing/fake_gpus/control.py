@@ -121,9 +121,9 @@ def fake_gpus(
     amdsmi: bool = True,
     folder: Path | None = None,
 ) -> FakeGpus:
-    """Cards that do not exist by their names in the catalogue: ``amd=["MI300X"]``, ``intel=["Arc B580"]``, ``apple="M3 Max"``.
+    """Simulated cards by their names in the catalogue: ``amd=["MI300X"]``, ``intel=["Arc B580"]``, ``apple="M3 Max"``.
 
-    ``amdsmi`` False leaves AMD's Python package out. Files are made in ``folder``, else in a temporary one that goes with the
-    context. Raises UnknownNameError.
+    ``amdsmi`` False omits AMD's Python package. Files are created in ``folder``, else in a temporary one that is deleted with
+    the context. Raises UnknownNameError.
     """
     return FakeGpus(amd, intel, apple, amdsmi=amdsmi, folder=folder)

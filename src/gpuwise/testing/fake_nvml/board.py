@@ -53,6 +53,6 @@ class Board:
 
 
 def encode(text: str) -> str:
-    """As the library decodes it: %XX for what is not plain ASCII. Bytes that are not UTF-8 are given as surrogates
+    """Encoding that the library decodes: %XX for anything but plain ASCII. Bytes that are not UTF-8 are given as surrogates
     (``os.fsdecode``)."""
     return "".join(chr(b) if 0x21 <= b < 0x7F and b != 0x25 else f"%{b:02X}" for b in text.encode("utf-8", "surrogateescape"))

@@ -89,7 +89,7 @@ def _digest(compiler: str) -> str:
 def _compile(compiler: str, library: Path) -> None:
     try:
         library.parent.mkdir(parents=True, exist_ok=True)
-        # several test processes may do this at the same time: each in a folder of its own, then renamed
+        # several test processes may do this at the same time: each in a separate folder, then renamed
         with tempfile.TemporaryDirectory(dir=library.parent) as scratch:
             made = Path(scratch) / LIBRARY
             listed = "".join(f"FUNCTION({name})\n" for name in function_names())

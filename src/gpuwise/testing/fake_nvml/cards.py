@@ -29,7 +29,7 @@ Reading = float | int | bool | str | Wave | None
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """A card by the name of its profile (``H100-SXM``, ``RTX 4090``), and what it says otherwise.
+    """A card by the name of its profile (``H100-SXM``, ``RTX 4090``), with changed readings.
 
     ``readings`` are by the names of ``gpuwise.testing.fake_nvml.READINGS``; None: the card does not support it.
     """
@@ -58,7 +58,7 @@ def profile_key(name: str) -> str:
 
 
 def card_readings(card: Card, index: int) -> dict[str, float | str | Wave]:
-    """Everything a card says at first; what it does not support is absent. Raises UnknownNameError, InputError."""
+    """Initial readings of a card; unsupported ones are absent. Raises UnknownNameError, InputError."""
     key = profile_key(card.profile)
     line = _line(key)
     accelerator = find_accelerator(line[-1].text("accelerator"))
@@ -106,7 +106,7 @@ def known_readings() -> frozenset[str]:
 
 
 def _place(index: int) -> dict[str, float | str | Wave]:
-    """What follows from the slot: a bus number that leaves room, and two NUMA nodes of four cards each."""
+    """Values that follow from the slot: a bus number with gaps, and two NUMA nodes of four cards each."""
     return {
         "minor": float(index),
         "pci_domain": 0.0,
@@ -119,7 +119,7 @@ def _place(index: int) -> dict[str, float | str | Wave]:
 
 
 def _specified(accelerator: Accelerator) -> dict[str, float | str | Wave]:
-    """What the catalogue says of the card, in the words of the library."""
+    """The catalogue's values of the card, under the library's names."""
     said: dict[str, float | str | Wave] = {"memory_total_bytes": float(accelerator.memory_bytes)}
     if accelerator.tdp_w is not None:
         said["power_limit_w"] = said["power_limit_default_w"] = float(accelerator.tdp_w)

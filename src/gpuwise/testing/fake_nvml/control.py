@@ -27,7 +27,7 @@ XID_EVENT = 0x8
 """nvmlEventTypeXidCriticalError (nvml.h)."""
 LOST, RESET_REQUIRED, MISMATCH = 15, 16, 18
 _SLICES = {4: 3, 8: 7}
-"""Of a GPU's processors, which has seven, in an instance with so many eighths of its memory (NVIDIA's MIG user guide)."""
+"""Sevenths of a GPU's processors in an instance, by eighths of its memory (NVIDIA's MIG user guide)."""
 _KINDS = {"compute": 1, "graphics": 2, "both": 3, "mps": 4}
 
 
@@ -71,9 +71,9 @@ class FakeGpu:
         return value.at(time.monotonic()) if isinstance(value, Wave) else value
 
     def set(self, **readings: Reading) -> None:
-        """Change readings: numbers, texts, waves; None: not supported any more.
+        """Change readings: numbers, texts, waves; None: no longer supported.
 
-        Energy goes on counting with the power, unless it is set itself.
+        Energy continues to follow the power, unless it is set itself.
         """
         energy_j = self.get("energy_j")
         for name, value in readings.items():
@@ -243,7 +243,8 @@ class FakeNvml:
 
     @property
     def env(self) -> dict[str, str]:
-        """The environment of a process that is to see these cards: this one's, with LD_LIBRARY_PATH, and PATH for nvidia-smi."""
+        """The environment for a process that should see these cards: this one's, with LD_LIBRARY_PATH, and PATH for
+        nvidia-smi."""
         return {**os.environ, **self.overrides}
 
     @property
@@ -309,12 +310,12 @@ class FakeNvml:
         self.refuse_init(MISMATCH)
 
     def unload(self) -> None:
-        """The driver is gone, for clients that run too."""
+        """Unload the driver, also for running clients."""
         self._unloaded = True
         self._changed()
 
     def load(self) -> None:
-        """The driver is back; a client has to start again to see it. Counters begin anew."""
+        """Load the driver again; a client has to restart to see it. Counters restart."""
         self._unloaded = False
         self._epoch += 1
         for gpu in self._gpus:
@@ -322,7 +323,7 @@ class FakeNvml:
         self._changed()
 
     def xid(self, gpu: int, code: int) -> None:
-        """The driver reports an error of a card to those who wait for it."""
+        """Let the driver report an error of a card to waiting clients."""
         self.event(gpu, XID_EVENT, code)
 
     def event(self, gpu: int, kind: int, data: int) -> None:
@@ -395,10 +396,11 @@ def fake_nvml(
     folder: Path | None = None,
     nvml: str | None = None,
 ) -> FakeNvml:
-    """Cards that do not exist, behind a real ``libnvidia-ml.so.1``; also ``{"H100-SXM": 8}``.
+    """Simulated cards behind a real ``libnvidia-ml.so.1``; also ``{"H100-SXM": 8}``.
 
-    ``driver`` and ``cuda`` are what the driver says of itself; without ``cuda`` it is that of the driver's branch. Files are
-    made in ``folder``, else in a temporary one that goes with the context. Raises NoCompilerError, UnknownNameError, InputError.
+    ``driver`` and ``cuda`` are the versions that the driver reports; default ``cuda``: that of the driver's branch. Files are
+    created in ``folder``, else in a temporary one that is deleted with the context. Raises NoCompilerError, UnknownNameError,
+    InputError.
     """
     if isinstance(cards, Mapping):
         cards = [name for name, n in cards.items() for _ in range(n)]
@@ -412,7 +414,7 @@ def _function(name: str) -> str:
 
 
 def _cuda_of(driver: str) -> str:
-    """The newest CUDA of a driver's branch; of a driver that is not known, that of the default one."""
+    """The newest CUDA of a driver's branch; for an unknown driver, that of the default one."""
     from gpuwise.facts.software.compatibility import newest_cuda, parse_version
 
     try:

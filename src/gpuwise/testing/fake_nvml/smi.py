@@ -62,7 +62,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _parse(arguments: Sequence[str]) -> dict[str, str] | None:
-    """Options and their values; None for one that is not played."""
+    """Options and their values; None for an unsupported one."""
     options: dict[str, str] = {}
     words = list(arguments)
     while words:
@@ -80,7 +80,7 @@ def _parse(arguments: Sequence[str]) -> dict[str, str] | None:
 
 
 def _cards(nvml: Any, wanted: str | None) -> list[Any] | None:
-    """The cards asked for, by number, UUID or place on the bus; None where one is not there."""
+    """The requested cards, by number, UUID or bus position; None if one is missing."""
     listed = [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(nvml.nvmlDeviceGetCount())]
     if wanted is None:
         return listed

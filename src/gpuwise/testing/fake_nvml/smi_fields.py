@@ -15,9 +15,9 @@ class Field:
     """One field."""
 
     unit: str
-    """Of its column; empty where it has none."""
+    """Unit of its column; may be empty."""
     read: Callable[[Any, Any], str]
-    """Of the bindings and a card. Raises what the bindings raise."""
+    """Read the field from the bindings and a card. Raises what the bindings raise."""
 
 
 def _text(function: str) -> Field:

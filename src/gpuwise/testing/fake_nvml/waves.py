@@ -1,4 +1,4 @@
-"""Numbers that change by themselves: what a fake card says as a function of time, written into its script.
+"""Readings of a fake card as functions of time, written into its script.
 
 Time is that of ``time.monotonic``, which all processes of a machine share, so every client sees the same wave.
 """
@@ -43,7 +43,7 @@ class Wave:
         return self.low + (self.high - self.low) * share
 
     def line(self) -> str:
-        """As the library reads it."""
+        """The line in the library's format."""
         return f"{self.kind} {self.low!r} {self.high!r} {self.period_s!r} {self.duty!r} {self.start_s!r}"
 
 
