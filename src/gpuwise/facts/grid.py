@@ -1,8 +1,7 @@
 """Electricity grids: the carbon of a kilowatt-hour and its price, by country, US state and cloud region.
 
-Carbon is location-based: what the grid emits as it generates, whatever certificates an operator buys. A cloud
-region that publishes no figure of its own has that of its state, else of its country. The tables are
-``data/grid.csv`` and ``data/electricity.csv``.
+Carbon is location-based: the grid's own emissions, regardless of certificates that an operator buys. A cloud region without a
+published figure has that of its state, else of its country. The tables are ``data/grid.csv`` and ``data/electricity.csv``.
 """
 
 from __future__ import annotations
@@ -86,7 +85,7 @@ class Grid:
 
     @property
     def usd_per_kwh(self) -> float | None:
-        """What a business pays; None when unknown."""
+        """Price for a business; None when unknown."""
         return None if self.industrial is None else self.industrial.usd_per_kwh
 
     def price(self, sector: str) -> PowerPrice | None:
@@ -182,7 +181,7 @@ def _grid(record: Record, records: Mapping[str, Record], prices: Mapping[tuple[s
 
 @cache
 def _names() -> Mapping[str, tuple[str, ...]]:
-    """What a person may write, in lower case, and the keys it may mean."""
+    """Accepted names, in lower case, and the keys they may mean."""
     keys_by_name: dict[str, list[str]] = {}
     for record in parse_csv(shipped_text("grid.csv"), GRID_SCHEMA, "grid.csv"):
         key = record.text("key")

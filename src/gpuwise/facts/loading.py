@@ -1,10 +1,8 @@
-"""Strict reading of fact files: TOML and CSV in, typed records out, or a FieldError that says file, line and
-field.
+"""Strict reading of fact files: TOML and CSV in, typed records out, or a FieldError with file, line and field.
 
-Every table is read against a literal schema ``{name: Field}``. An unknown, missing or misspelt name, an empty
-cell that is required, NaN, an infinity, a negative or zero where only positive makes sense, and a value of
-the wrong type are all refused; nothing is guessed, converted or dropped. The same functions read the files we
-ship and the files a person gives us.
+Every table is read against a literal schema ``{name: Field}``. An unknown, missing or misspelt name, an empty cell that is
+required, NaN, an infinity, a negative or zero where only positive makes sense, and a value of the wrong type are all rejected;
+nothing is guessed, converted or dropped. The same functions read shipped and user files.
 """
 
 from __future__ import annotations
@@ -46,7 +44,7 @@ _WHAT = {
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """What one field of a table must be. Numbers must be positive unless ``minimum`` says otherwise."""
+    """Requirements on one field of a table. Numbers must be positive unless ``minimum`` is lower."""
 
     kind: Kind
     required: bool = True
@@ -129,8 +127,8 @@ class ShippedData:
 
 
 def shipped_path(name: str) -> Path:
-    """Where the fact file ``name`` lies under :data:`DATA`: names are unique over its folders. A name that none of them has
-    is placed at the top, where reading it fails."""
+    """Path of the fact file ``name`` under :data:`DATA`: names are unique over its folders. An unknown name is placed at the
+    top, where reading it fails."""
     return next((path for subject in _SUBJECTS if (path := DATA / subject / name).is_file()), DATA / name)
 
 
@@ -340,7 +338,7 @@ def _in_range(value: _N, name: str, field: Field, file: str, line: int | None) -
 
 
 class _TomlLines:
-    """Where a table or a key stands in TOML text (tomllib does not say)."""
+    """Position of a table or key in TOML text (tomllib does not report it)."""
 
     def __init__(self, text: str) -> None:
         self._where: dict[tuple[str | None, str | None], int] = {}

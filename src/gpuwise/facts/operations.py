@@ -19,7 +19,7 @@ from gpuwise.facts.sources import check_source, cited_rows
 from gpuwise.units import DAY_S
 
 WORKLOADS = ("training", "serving", "diffusion", "idle")
-"""What an accelerator may be doing, as far as its power was measured."""
+"""Workloads of an accelerator for which its power was measured."""
 
 _text, _optional, _number = Field("text"), Field("text", required=False), Field("number")
 QUANTITY_SCHEMA: dict[str, Field] = {
@@ -84,7 +84,7 @@ class Quantity:
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """A kind of place computers stand in, with its power usage effectiveness."""
+    """A kind of site for computers, with its power usage effectiveness."""
 
     key: str
     name: str
@@ -141,7 +141,7 @@ def sites() -> Mapping[str, Site]:
 
 
 def find_site(text: str) -> Site:
-    """A place by key, or the place a provider's machines stand in. Raises UnknownNameError."""
+    """A site by key, or that of a provider's machines. Raises UnknownNameError."""
     spelling = text.strip().lower()
     for site in sites().values():
         if spelling in (site.key, site.name.lower(), *site.providers):
@@ -150,7 +150,7 @@ def find_site(text: str) -> Site:
 
 
 def site_of_provider(provider: str | None) -> Site:
-    """Where a provider's machines stand; a data centre like others when it publishes nothing."""
+    """Site of a provider's machines; an average data centre if it publishes nothing."""
     for site in sites().values():
         if provider is not None and provider.lower() in site.providers:
             return site

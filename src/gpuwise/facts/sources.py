@@ -22,8 +22,8 @@ SOURCE_SCHEMA: dict[str, Field] = {
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where facts come from. ``kind``: vendor, measured (read off the device), rule (arithmetic on vendor
-    figures), third-party, estimate."""
+    """Source of facts. ``kind``: vendor, measured (read off the device), rule (arithmetic on vendor figures), third-party,
+    estimate."""
 
     key: str
     kind: str
@@ -32,7 +32,7 @@ class Source:
 
     @property
     def doubtful(self) -> bool:
-        """Whether what it alone says is weak: its kind is one of :data:`DOUBTFUL_KINDS`."""
+        """Whether a fact from it alone is weak: its kind is one of :data:`DOUBTFUL_KINDS`."""
         return self.kind in DOUBTFUL_KINDS
 
 
@@ -45,7 +45,7 @@ def sources() -> Mapping[str, Source]:
 
 
 def check_source(record: Record, keys: Iterable[str] | None = None, *, field: str = "source") -> None:
-    """Refuse a row that cites what ``sources.csv`` lacks: any of ``keys``, or the text of ``field`` where they are None.
+    """Reject a row that cites a source missing from ``sources.csv``: any of ``keys``, or the text of ``field`` if they are None.
 
     Raises FieldError that points at ``field``.
     """

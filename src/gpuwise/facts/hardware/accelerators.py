@@ -59,7 +59,7 @@ class Accelerator:
     """Device-to-device link, one direction, all lanes together."""
     list_price_usd: float | None
     source: str
-    """Where the row comes from; cells with another source are named in the catalogue file."""
+    """Source of the row; cells with another source are listed in the catalogue file."""
     weak: tuple[str, ...] = ()
     """Fields whose source is not the vendor or that were inferred; results that lean on one say so."""
     base_hz: float | None = None
@@ -74,8 +74,8 @@ class Accelerator:
     fp64_vector_flop_per_s: float | None = None
     """Vector FP64 rate where ``peak('fp64')`` is that of matrix cores."""
     memory_visible_bytes: float | None = None
-    """Total memory a process is shown (``torch.cuda.get_device_properties().total_memory``): ``memory_bytes``
-    less what the driver keeps. Moves by about 0.3 % with the driver; None when nobody published it."""
+    """Total memory a process is shown (``torch.cuda.get_device_properties().total_memory``): ``memory_bytes`` less the
+    driver's share. Varies by about 0.3 % with the driver; None if unpublished."""
     memory_nominal_gb: float | None = None
     """The capacity on the label; vendors mean GiB."""
     memory_sizes_gb: tuple[float, ...] = ()
@@ -98,8 +98,8 @@ class Accelerator:
     """``launch`` (vendor), ``list`` or ``street`` (what resellers asked)."""
     notes: str = ""
     corrections: Mapping[str, Correction] = field(default_factory=dict[str, Correction])
-    """Of a device that was measured itself (``--on this``), by family and format: ``matmul/bf16``, ``memory``. Rows of
-    the catalogue have none."""
+    """Corrections of a measured device (``--on this``), by family and format: ``matmul/bf16``, ``memory``. Rows of the
+    catalogue have none."""
 
     def __hash__(self) -> int:
         return hash(self.id)
@@ -133,7 +133,7 @@ class Accelerator:
 
 @dataclass(frozen=True, slots=True)
 class Architecture:
-    """What one compute unit does per clock and holds; the key is ``sm_80`` or a family."""
+    """Per-clock rates and sizes of one compute unit; the key is ``sm_80`` or a family."""
 
     key: str
     family: str
@@ -266,15 +266,15 @@ def _same_product(a: Accelerator, b: Accelerator) -> bool:
 
 @cache
 def architectures() -> Mapping[str, Architecture]:
-    """What a compute unit does per clock, by compute capability (``sm_80``) or family. Raises DataError."""
+    """Per-clock rates and sizes of a compute unit, by compute capability (``sm_80``) or family. Raises DataError."""
     with ShippedData():
         tables = parse_toml(shipped_text("architectures.toml"), ARCHITECTURE_SCHEMA, "architectures.toml")
     return MappingProxyType({name: _architecture(name, table) for name, table in tables.items()})
 
 
 def check_accelerator(record: Record, accelerator_ids: Iterable[str] | None = None, *, field: str = "accelerator") -> None:
-    """Refuse a row of another file that names no device of the catalogue: any of ``accelerator_ids``, or the text of ``field``
-    where they are None. Raises FieldError that points at ``field``."""
+    """Reject a row of another file that names a device outside the catalogue: any of ``accelerator_ids``, or the text of
+    ``field`` if they are None. Raises FieldError that points at ``field``."""
     for accelerator_id in (record.text(field),) if accelerator_ids is None else accelerator_ids:
         if accelerator_id not in accelerators():
             raise record.error(
@@ -307,7 +307,7 @@ def accelerator_from_record(record: Record, units: Mapping[str, Architecture]) -
         peak_flop_per_s=MappingProxyType(
             {d: rate * TERA for d, c in RATE_COLUMNS.items() if (rate := record.maybe(c)) is not None}
         ),
-        # The label's "GB" is GiB of DRAM (H200: "141 GB" is 143771 MiB), so it stands in for an unread total.
+        # The label's "GB" is GiB of DRAM (H200: "141 GB" is 143771 MiB), so it replaces an unread total.
         memory_bytes=(memory_mib or nominal * 1024) * MIB,
         memory_type=record.text("memory_type"),
         memory_bandwidth_bytes_per_s=record.number("bandwidth_gb_s") * GIGA,
@@ -345,7 +345,7 @@ def accelerator_from_record(record: Record, units: Mapping[str, Architecture]) -
 
 
 def rate_factors(record: Record) -> dict[str, float]:
-    """Where a product runs a dtype at another rate than its architecture: ``"int8:0.5;fp64:0.016"``.
+    """Dtypes with another product rate than their architecture's: ``"int8:0.5;fp64:0.016"``.
 
     Raises FieldError.
     """

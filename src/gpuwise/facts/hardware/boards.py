@@ -1,8 +1,8 @@
-"""Boards: what an accelerator needs of the machine it goes into, and whether it can be had.
+"""Boards: requirements of an accelerator on its machine, and its availability.
 
-The catalogue ``data/boards.csv`` has one line for every accelerator. A device that is no card says so by its category
-(a module on a baseboard, a chip in a phone) and has no slots. Founders or reference figures are given where the vendor
-makes such a card; partners' cards are often longer and thicker. None means unpublished, never zero.
+The catalogue ``data/boards.csv`` has one line for every accelerator. The category marks a device that is not a card (a module
+on a baseboard, a chip in a phone) and has no slots. Founders or reference figures are used if the vendor makes such a card;
+partners' cards are often longer and thicker. None means unpublished, never zero.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ a machine one buys whole (a server, a laptop, a phone); ``cloud-only``: rented, 
 
 @dataclass(frozen=True, slots=True)
 class Board:
-    """What a board asks of its machine. Lengths in millimetres, power in watts."""
+    """Requirements of a board on its machine. Lengths in millimetres, power in watts."""
 
     accelerator_id: str
     category: str
@@ -39,12 +39,13 @@ class Board:
     power_connectors: tuple[str, ...]
     """``1x 16-pin`` (12VHPWR or 12V-2x6), ``2x 8-pin``, ``1x EPS 8-pin``, ``none`` (fed by the slot); empty: unpublished."""
     recommended_psu_w: float | None
-    """The vendor's advice for the whole PC; nothing is said for server cards."""
+    """The vendor's recommendation for the whole PC; None for server cards."""
     cooling: str
     devices: int
     """Accelerators on one board: 2 on a K80, 4 on an A16."""
     needs: tuple[str, ...]
-    """What a PC lacks: ``server airflow``, ``SXM baseboard``, ``OAM baseboard``, ``no display output``, ..."""
+    """Requirements that a PC does not meet: ``server airflow``, ``SXM baseboard``, ``OAM baseboard``, ``no display output``,
+    ..."""
     obtainable: str
     obtainable_as_of: datetime.date
     obtainable_source_key: str
@@ -92,7 +93,7 @@ def boards() -> Mapping[str, Board]:
 
 
 def board_of(accelerator_id: str) -> Board | None:
-    """The board of an accelerator of the catalogue; None when nobody described it."""
+    """The board of an accelerator of the catalogue; None without a description."""
     return boards().get(accelerator_id)
 
 

@@ -1,7 +1,7 @@
-"""What one device in one slot differs by from what the kernel model says of its kind: data, made by ``calibrate.machine``.
+"""Measured deviation of one device in one slot from the kernel model of its kind: data written by ``calibrate.machine``.
 
-The catalogue's rows have none. A device with some answers as it was measured near the shapes that were measured, and as
-its kind elsewhere.
+The catalogue's rows have none. A device with corrections is predicted by its measurements near measured shapes, and like its
+kind elsewhere.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 LAUNCH_KEY = "launch/eager"
-"""The correction that says how fast the host of a device issues operations."""
+"""Key of the correction for the launch rate of a device's host."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,10 +23,10 @@ class Correction:
     """log2 of the sizes of each measurement: (m, n, k), or (bytes,)."""
     weights: tuple[float, ...]
     constant_variance: float
-    """Of what is common to all shapes; 0 where nothing was found."""
+    """Variance of the part common to all shapes; 0 without one."""
     shape_variance: float
-    """Of what changes with the shape; 0 where nothing was found."""
+    """Variance of the shape-dependent part; 0 without one."""
     length: float
     """Octaves over which it changes."""
     log_sigma: float
-    """Spread left on shapes kept from the fit, near what was measured."""
+    """Residual spread on held-out shapes, near measured ones."""

@@ -75,8 +75,8 @@ def check_counts(counts: list[int], text: str) -> None:
 def readings(text: str) -> Iterator[tuple[list[int], str]]:
     """The counts and the name that ``text`` may mean, the likeliest first.
 
-    Many device names begin or end in a number too (``RTX 4090``, ``6000 Ada``), so the first reading holds whose name is
-    known. Raises InputError on a count that cannot be.
+    Many device names begin or end in a number too (``RTX 4090``, ``6000 Ada``), so the first reading with a known name counts.
+    Raises InputError on an impossible count.
     """
     counts, name = leading_counts(text)
     resource = _RESOURCE.match(name)

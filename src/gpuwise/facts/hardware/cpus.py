@@ -1,8 +1,8 @@
-"""Processors (CPUs): what a GPU is compared with, and what runs a model without one.
+"""Processors (CPUs), for comparison with a GPU and for running a model without one.
 
-One row of ``data/cpus.csv`` is one socket with the fastest memory that its vendor states. Peak rates are cores x clock with all
-cores busy x operations per clock; ``bf16`` and ``int8`` on x86 without AMX, and on Arm, are dot-product instructions of the
-vector unit. A format without instructions of its own (``bf16`` on Zen 3) is absent: libraries then compute in fp32.
+One row of ``data/cpus.csv`` is one socket with the fastest memory in its vendor's specification. Peak rates are cores x clock
+with all cores busy x operations per clock; ``bf16`` and ``int8`` on x86 without AMX, and on Arm, are dot-product instructions
+of the vector unit. A format without dedicated instructions (``bf16`` on Zen 3) is absent: libraries then compute in fp32.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Cpu:
     name: str
     vendor: str
     family: str
-    """Core micro-architecture; ``unknown`` where a machine does not tell it, as are ``vendor``, ``kind``, ``memory_type``."""
+    """Core micro-architecture; ``unknown`` if a machine does not report it, as are ``vendor``, ``kind``, ``memory_type``."""
     year: int
     kind: str
     """``desktop``, ``laptop``, ``server``, ``board`` (a single-board computer) or ``phone``."""
@@ -45,11 +45,11 @@ class Cpu:
     """Large cores; a hybrid part has ``efficiency_cores`` too."""
     efficiency_cores: int
     base_hz: float | None
-    """None, as the next one: of a processor that was only measured, whose clock nobody tells."""
+    """None, like the next one, for a processor that was only measured and whose clock is unknown."""
     allcore_hz: float | None
-    """With all cores busy. Wide vector work runs below it; the measured shares of peak hold that."""
+    """Clock with all cores busy. Wide vector work runs below it; the measured shares of peak account for that."""
     peak_flop_per_s: Mapping[str, float]
-    """By dtype of :data:`CPU_DTYPES`, all cores at their all-core clock."""
+    """Peak by dtype of :data:`CPU_DTYPES`, all cores at their all-core clock."""
     matrix_dtypes: tuple[str, ...]
     """Formats computed on a matrix unit (Intel's or Apple's AMX) rather than on the vector unit."""
     memory_bandwidth_bytes_per_s: float
@@ -63,14 +63,14 @@ class Cpu:
     aliases: tuple[str, ...] = ()
     notes: str = ""
     memory_channels: float = 0.0
-    """Of one socket, 64 bits each; 0 where nobody tells it, as the next one."""
+    """Channels of one socket, 64 bits each; 0 if unknown, like the next one."""
     memory_mt_s: float = 0.0
     memory_also: tuple[str, ...] = ()
     """Other memory that it takes: ``LPDDR5X-7500``."""
     sockets: int = 1
     """How many of them all figures above are of."""
     assumption: str = ""
-    """What the name left open, in words."""
+    """Assumptions for an ambiguous name, in words."""
 
     @property
     def memory(self) -> str:
@@ -164,13 +164,13 @@ def parse_cpus(text: str, file: str) -> Mapping[str, Cpu]:
 
 
 def find_cpu(text: str, ram: Ram | None = None) -> Cpu:
-    """The processor a person means: ``EPYC 9654``, ``xeon 8480+``, ``i5-12400``, ``m2 ultra cpu``; as a system prints it
-    (``11th Gen Intel(R) Core(TM) i7-11700K @ 3.60GHz``, ``AMD Ryzen 7 5700G with Radeon Graphics``); several sockets
-    (``2x EPYC 9334``); with its memory (``Ryzen 7 5700G ddr4-3200x2``), or that of ``ram``.
+    """The processor meant by a name: ``EPYC 9654``, ``xeon 8480+``, ``i5-12400``, ``m2 ultra cpu``; as a system prints it (``11th
+    Gen Intel(R) Core(TM) i7-11700K @ 3.60GHz``, ``AMD Ryzen 7 5700G with Radeon Graphics``); several sockets (``2x EPYC 9334``);
+    with its memory (``Ryzen 7 5700G ddr4-3200x2``), or that of ``ram``.
 
-    A full name or alias wins; else the one that has every word. ``assumption`` of the processor states what was left open.
-    Raises UnknownNameError with the nearest names, AmbiguousNameError with the ids that fit, or InputError for memory that it
-    does not take.
+    A full name or alias wins; else the one that has every word. ``assumption`` of the processor states the open points. Raises
+    UnknownNameError with the nearest names, AmbiguousNameError with the matching ids, or InputError for memory that it does
+    not support.
     """
     if len(text) <= _LONGEST_NAME:
         named, rest = take_ram(text)
@@ -223,7 +223,7 @@ _DECORATION = re.compile(
     r"|\brev(?:ision)? ?[0-9.]+|^\s*cpu\s*:|\bmac\s?book(?:\s(?:pro|air))?\b|\bmac[\s-]?(?:studio|mini|pro)\b|\bimac\b",
     re.IGNORECASE,
 )
-"""What systems and shops write beside the name."""
+"""Words that systems and shops add to the name."""
 _LARGE_AND_SMALL = re.compile(r"\b([0-9]{1,2})p\s*\+\s*([0-9]{1,2})e\b", re.IGNORECASE)
 _NAMES_NO_PROCESSOR = re.compile(
     r"(?:[\s(),.+/_-]|[0-9]+(?:gb|[\s-]?(?:cores?|threads?|v?cpus?))?|x86(?:[_-]64)?|amd64|arm64|aarch64|riscv(?:64)?|risc-v"
@@ -243,7 +243,7 @@ def _sockets(text: str) -> tuple[int, str]:
 
 
 def _attempts(text: str) -> Iterator[str]:
-    """``text`` without decoration, without what stands in parentheses, that alone, and without what follows a comma."""
+    """``text`` without decoration, without parentheses, only their content, and without the part after a comma."""
     plain = _DECORATION.sub(" ", text)
     yield plain
     yield _REMARK.sub(" ", plain)
@@ -252,7 +252,7 @@ def _attempts(text: str) -> Iterator[str]:
 
 
 def _named(spelling: tuple[str, ...], text: str) -> Cpu | None:
-    """The processor with this name, or the one that has every word of it. Raises AmbiguousNameError."""
+    """The processor with this name, or the one with every word of it. Raises AmbiguousNameError."""
     by_spelling, words_of = _index()
     for words in (spelling, tuple(w for w in spelling if w not in _OFTEN_LEFT_OUT)):
         if exact := by_spelling.get(words):
@@ -291,7 +291,7 @@ def _index() -> tuple[Mapping[tuple[str, ...], str], Mapping[str, frozenset[str]
 
 
 def _other_cores(cpu: Cpu, text: str) -> str:
-    """What was assumed where ``text`` counts other cores (``M1 Pro 6P+2E``); else empty."""
+    """Assumption if ``text`` states other cores (``M1 Pro 6P+2E``); else empty."""
     counted = _LARGE_AND_SMALL.search(text)
     if counted is None or (int(counted[1]), int(counted[2])) == (cpu.cores, cpu.efficiency_cores):
         return ""
@@ -407,7 +407,7 @@ def _rental(r: Record) -> Rental | None:
 
 
 def _check(r: Record) -> None:
-    """What arithmetic can prove of a row. Raises FieldError."""
+    """Arithmetic checks of a row. Raises FieldError."""
     product = r.number("memory_channels") * CHANNEL_BYTES * r.number("memory_mt_s") * MEGA / GIGA
     if abs(product / r.number("bandwidth_gb_s") - 1) > _BANDWIDTH_ROUNDING:
         raise r.error(

@@ -36,13 +36,13 @@ _HINT = "write type-rate, with x and the channels if you know them: ddr4-3200x2,
 
 @dataclass(frozen=True, slots=True)
 class Ram:
-    """What a text states of a host's memory; None where it does not."""
+    """A host's memory as stated in a text; None for missing values."""
 
     type: str | None = None
     """``DDR4``, ``LPDDR5X``."""
     mt_s: float | None = None
     channels: float | None = None
-    """Of one socket, 64 bits each."""
+    """Channels of one socket, 64 bits each."""
     size_bytes: float | None = None
 
     @property

@@ -16,7 +16,7 @@ from gpuwise.units import KIB
 WARP_THREADS = 32
 """Threads of a warp on every capability so far (CUDA programming guide)."""
 REGISTER_GRANULARITY = 256
-"""Registers are given to a warp in so many, on every capability from 3.5 on (what cuda_occupancy.h answers)."""
+"""Allocation unit of a warp's registers, on every capability from 3.5 on (from cuda_occupancy.h)."""
 _WRITTEN = re.compile(r"(?:sm_?|compute_?|cc ?)?(\d{1,2})\.?(\d)[af]?", re.IGNORECASE | re.ASCII)
 
 _count, _bytes = Field("integer"), Field("integer", minimum=0)
@@ -36,7 +36,7 @@ _COUNTS = tuple(SM_LIMIT_SCHEMA)[1:12]
 
 @dataclass(frozen=True, slots=True)
 class SmLimits:
-    """Of one multiprocessor; registers count 32 bits, shared memory bytes."""
+    """Limits of one multiprocessor; registers count 32 bits, shared memory bytes."""
 
     compute_capability: str
     threads_per_block: int
@@ -60,7 +60,7 @@ class SmLimits:
 
 @cache
 def sm_limits() -> Mapping[str, SmLimits]:
-    """By compute capability, rising. Raises DataError when the shipped file is corrupt."""
+    """Limits by compute capability, ascending. Raises DataError when the shipped file is corrupt."""
     by_capability: dict[str, SmLimits] = {}
     with ShippedData():
         for r in cited_rows("sm_limits.csv", SM_LIMIT_SCHEMA):

@@ -20,7 +20,7 @@ SM_TIMING_SCHEMA: dict[str, Field] = {
 }
 _NUMBERS = tuple(SM_TIMING_SCHEMA)[1:11]
 _NEAR = {"7.2": "7.0", "8.7": "8.6", "8.8": "8.6", "10.3": "10.0", "11.0": "10.0", "12.1": "12.0"}
-"""Capabilities nobody measured, and the one of their generation whose cycles they are given."""
+"""Capabilities without measurements, and the one of their generation whose cycles they use."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class SmTiming:
     l2_cycles: float
     dram_cycles: float
     fma_share: float
-    """Of the FP32 rate, that long runs of multiply-adds reach."""
+    """Share of the FP32 rate reached by long runs of multiply-adds."""
     load_floor: float
     load_floor_64: float
     source: tuple[str, ...]
@@ -44,7 +44,7 @@ class SmTiming:
 
 @cache
 def sm_timings() -> Mapping[str, SmTiming]:
-    """By compute capability. Raises DataError when the shipped file is corrupt."""
+    """Timings by compute capability. Raises DataError when the shipped file is corrupt."""
     by_capability: dict[str, SmTiming] = {}
     with ShippedData():
         for r in cited_rows("sm_timing.csv", SM_TIMING_SCHEMA):

@@ -1,8 +1,7 @@
 """Systems (accelerators in one host with their links) and clusters (systems with their network).
 
-Every rate is one direction, per accelerator unless the name says otherwise. The tables are
-``data/systems.toml``, ``data/networks.toml`` (what leaves the host) and ``data/links.toml`` (what joins
-devices inside it).
+Every rate is one direction, per accelerator unless the name differs. The tables are ``data/systems.toml``,
+``data/networks.toml`` (between hosts) and ``data/links.toml`` (inside a host).
 """
 
 from __future__ import annotations
@@ -43,21 +42,21 @@ class System:
     network_kind: str
     """``infiniband``, ``roce``, ``ethernet``, ``efa``, ``none``."""
     host_memory_bytes: float
-    """Of one host; the very same bytes as its accelerators' when they have ``unified_memory``."""
+    """Memory of one host; identical to its accelerators' when they have ``unified_memory``."""
     source: str
     aliases: tuple[str, ...] = ()
     host_aliases: tuple[str, ...] = ()
     """Names of one host of a rack (a cloud's instance type); the others mean the ``rack``."""
     rack: int = 0
-    """Accelerators that the name stands for, where it is that of a rack of hosts: 72 of a GB200 NVL72."""
+    """Accelerators of a name that is a rack of hosts: 72 of a GB200 NVL72."""
     network_id: str = ""
     """The row of ``data/networks.toml``."""
     max_power_w: float | None = None
     """The most one host draws, accelerators included; None when unpublished."""
     assumed: tuple[str, ...] = ()
-    """Fields nobody published for it: what such a box usually has. Results that lean on one say so."""
+    """Unpublished fields with typical values. Results that depend on one say so."""
     stated_host_memory_bytes: float | None = None
-    """What a person says that one host of theirs has; None: as the system."""
+    """Memory of one host as stated by the user; None: the system's."""
 
     @property
     def linked(self) -> bool:
@@ -72,7 +71,7 @@ class Cluster:
     system: System
     n_accelerators: int
     assumption: str = field(default="", compare=False)
-    """What was taken for a name that means several parts, in words; empty where the name says which."""
+    """Assumption for an ambiguous name, in words; empty for a clear one."""
 
     @property
     def accelerator(self) -> Accelerator:
@@ -116,7 +115,7 @@ class LinkGeneration:
 
     @property
     def most_bytes_per_s(self) -> float:
-        """What no device of the generation can exceed."""
+        """Upper bound for any device of the generation."""
         return self.lane_bytes_per_s * self.link_count
 
 
@@ -245,8 +244,8 @@ MOST_HOST_BYTES = 64 * 1024 * GIB
 
 
 def with_host_memory(cluster: Cluster, host_memory_bytes: float | None) -> Cluster:
-    """``cluster`` whose hosts have so much memory each (None: as its system). Raises InputError for what no host has, and where
-    host and accelerator share one memory."""
+    """``cluster`` with that much memory per host (None: the system's). Raises InputError for an impossible size, and if host
+    and accelerator share one memory."""
     system = cluster.system
     if host_memory_bytes is None:
         return cluster
@@ -267,8 +266,7 @@ def with_host_memory(cluster: Cluster, host_memory_bytes: float | None) -> Clust
 def with_count(system: System, count: int) -> System:
     """``system`` with ``count`` accelerators in each host.
 
-    A device takes over the network share of those that are missing, up to one port: beyond that it has no
-    lanes.
+    A device takes over the network share of missing ones, up to one port: beyond that it has no lanes.
     """
     port = networks()[system.network_id].port_bytes_per_s
     share = system.network_bytes_per_s * system.count / count

@@ -1,6 +1,6 @@
-"""``this``: the name of the machine that the question is asked on, among the names of devices.
+"""``this``: the name of the current machine among the names of devices.
 
-What is in it is found by :mod:`gpuwise.machine.this`, which the package registers here as it is imported: facts know nothing of
+Its hardware is detected by :mod:`gpuwise.machine.this`, which the package registers here on import: facts do not depend on
 drivers.
 """
 
@@ -27,7 +27,8 @@ class NoGpuHereError(InputError):
 
 
 def find_with(cluster: Callable[[int | None, int | None], Cluster], processor: Callable[[], Cpu]) -> None:
-    """Have ``cluster`` find so many GPUs of this machine (None: all), or the one with an index, and ``processor`` its CPU."""
+    """Register ``cluster``, which finds that many GPUs of this machine (None: all) or the one with an index, and
+    ``processor``, which finds its CPU."""
     _cluster[:], _processor[:] = [cluster], [processor]
 
 

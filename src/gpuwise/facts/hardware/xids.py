@@ -1,7 +1,7 @@
 """XIDs: the numbers under which the NVIDIA driver reports errors. The table is ``data/xids.csv``.
 
-What NVIDIA's catalogue says of each in a few words, what it advises at once, and what next if that does not help. Codes the
-catalogue calls unused are left out. A code says where an error showed, not always where it came from.
+NVIDIA's description of each in a few words, its immediate action, and its next step if that does not help. Codes marked unused
+are omitted. A code names where an error appeared, not always its origin.
 """
 
 from __future__ import annotations
@@ -54,14 +54,14 @@ class XidFact:
     meaning: str
     """In a few words, without a full stop."""
     action: str
-    """What to do at once: a key of :data:`XID_ACTIONS`."""
+    """Immediate action: a key of :data:`XID_ACTIONS`."""
     then: str | None
-    """What next if it comes again; None when nothing is said."""
+    """Next step if it occurs again; None without one."""
     source: str
 
     @property
     def advice(self) -> str:
-        """What ``action`` asks of a person, as a sentence."""
+        """``action`` for the user, as a sentence."""
         return XID_ACTIONS[self.action]
 
     @property
@@ -86,5 +86,5 @@ def xids() -> Mapping[int, XidFact]:
 
 
 def xid(code: int) -> XidFact | None:
-    """What the catalogue says of a code; None: it is not in there (say the number)."""
+    """NVIDIA's entry of a code; None: not in the catalogue (report the number)."""
     return xids().get(code)

@@ -1,4 +1,4 @@
-"""How many of an accelerator somebody was seen to rent out in one machine."""
+"""Known offers of several accelerators in one machine."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ class PriceImport:
     """The prices of an imported file."""
 
     offers: tuple[Offer, ...]
-    """All of them, those out of date too: they are kept as history."""
+    """All of them, including outdated ones: they are kept as history."""
     expired: tuple[Offer, ...]
     to_come: tuple[Offer, ...]
     converted: tuple[str, ...]
@@ -75,7 +75,7 @@ def import_offers(
     try:
         size = path.stat().st_size
     except (OSError, ValueError):
-        size = 0  # reading says what is wrong
+        size = 0  # the reader reports the error
     if size > MOST_BYTES:
         raise FieldError(f"is larger than {MOST_BYTES / 2**20:g} MiB", file=str(path), hint="a price file has a line a price")
     return parse_import(read_text(path), str(path), today, provider=provider, usd_per_unit=usd_per_unit)

@@ -1,5 +1,5 @@
-"""Amounts as contracts state them, in US dollars per hour and accelerator: currencies at a stated rate, units
-by arithmetic. No rate is known here, so none can be out of date."""
+"""Contract prices in US dollars per hour and accelerator: currencies at a stated rate, units by arithmetic. There are no
+built-in rates, so none can be outdated."""
 
 from __future__ import annotations
 

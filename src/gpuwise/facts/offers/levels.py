@@ -1,10 +1,9 @@
-"""What an accelerator would be rented for at a typical provider: prices of accelerators that different providers rent out, made
-comparable.
+"""Price level of an accelerator at a typical provider: comparable prices of accelerators with different providers.
 
     log price(provider, accelerator) = accelerator + provider + noise
 
-A card that one cheap marketplace alone offers seems to cost less than one that clouds offer too. Both parts are fitted by medians
-(Tukey's median polish), so that single odd prices do not move them.
+A card offered only by a cheap marketplace seems to cost less than one that clouds offer too. Both parts are fitted by medians
+(Tukey's median polish), so single outliers do not move them.
 """
 
 from __future__ import annotations
@@ -22,8 +21,8 @@ from gpuwise.facts.offers.store import StoredFile, current_files
 
 ROUNDS, CONVERGED = 200, 1e-9
 ONE_PROVIDER_SIGMA = 0.18
-"""Of the logarithm of a level that one provider's price alone says: of 80 pairs, all other offers of the accelerator left out
-(1.48 x the median deviation; 0.40 without the provider's part)."""
+"""Standard deviation of the logarithm of a level from one provider's price: from 80 pairs, without all other offers of the
+accelerator (1.48 x the median deviation; 0.40 without the provider's part)."""
 
 
 def level_usd_per_hour(today: datetime.date) -> Mapping[str, float]:
@@ -44,7 +43,9 @@ def _levels(_files: tuple[StoredFile, ...], today: datetime.date) -> Mapping[str
     for name, provider, price in rows:
         by_accelerator.setdefault(name, []).append((provider, price))
     for name, provider, price in rows:
-        if len(by_accelerator[name]) > 1:  # what one provider alone offers says nothing of how dear that provider is
+        if (
+            len(by_accelerator[name]) > 1
+        ):  # an accelerator with a single provider contains no information on that provider's price level
             by_provider.setdefault(provider, []).append((name, price))
     level: dict[str, float] = {}
     dearness = dict.fromkeys((provider for _, provider, _ in rows), 0.0)

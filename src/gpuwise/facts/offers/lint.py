@@ -1,9 +1,9 @@
-"""Checks of rental prices: what is a placeholder, a policy or a mistake rather than a price.
+"""Checks of rental prices: placeholders, policies and mistakes that are not prices.
 
-Catalogues hold prices nobody can rent at: 700 $/h where a price is missing, 1.00 for every product, spot equal
-to on-demand, prices per instance in a column per accelerator, eight accelerators counted as twelve. Each rule
-below is a function from all offers to findings; the thresholds are ratios, chosen so that the seven- to
-nine-fold spread that one accelerator really has between marketplaces and hyperscalers passes.
+Catalogues contain invalid prices: 700 $/h where a price is missing, 1.00 for every product, spot equal to on-demand, prices
+per instance in a column per accelerator, eight accelerators counted as twelve. Each rule below is a function from all offers
+to findings; the thresholds are ratios, chosen so that the seven- to nine-fold spread that one accelerator really has between
+marketplaces and hyperscalers passes.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Finding:
     severity: Severity
     """``refuse``: ``part`` is not a price; ``mark``: it is one, with a reservation."""
     part: Part
-    """What the finding is about; ``offer`` when the whole row is."""
+    """Column of the finding; ``offer`` for the whole row."""
 
 
 def lint_offers(offers: Sequence[Offer], *, today: datetime.date | None = None) -> tuple[Finding, ...]:
@@ -67,10 +67,10 @@ def lint_offers(offers: Sequence[Offer], *, today: datetime.date | None = None) 
 
 
 def clean_offers(offers: Sequence[Offer], *, today: datetime.date | None = None) -> tuple[tuple[Offer, ...], tuple[Finding, ...]]:
-    """The offers that stand and every finding.
+    """The accepted offers and every finding.
 
-    A refused spot or reserved price is taken off its offer; any other refusal drops the offer. Spot prices
-    found to be a policy are marked so.
+    A rejected spot or reserved price is removed from its offer; any other rejection drops the offer. Spot prices that are a
+    policy are marked.
     """
     findings = lint_offers(offers, today=today)
     by_offer: dict[int, list[Finding]] = {}
@@ -267,7 +267,7 @@ def _twice(offers: Sequence[Offer]) -> Iterator[Finding]:
 
 
 def _names(offers: Sequence[Offer]) -> Iterator[Finding]:
-    """An instance whose name says another accelerator than the row."""
+    """An instance whose name contains another accelerator than the row."""
     for offer in offers:
         if offer.accelerator_id not in accelerators():
             yield _refuse("unknown-accelerator", offer, f"no accelerator {offer.accelerator_id!r}", "offer")
@@ -315,7 +315,7 @@ def _tokens(instance: str) -> set[str]:
 def _models() -> Mapping[str, frozenset[str]]:
     """Model words (``h100``, ``l40s``, ``4090``) to the accelerators they name.
 
-    Words of two letters are left out: clouds name their series so (a2, p4, g2).
+    Words of two letters are excluded: clouds name their series so (a2, p4, g2).
     """
     by_word: dict[str, set[str]] = {}
     for name in accelerators():

@@ -31,8 +31,7 @@ class Notebook:
     usd_per_month: float
     """Fee; 0 is free."""
     usd_per_hour: float | None
-    """What an hour of this session uses up of credits or compute units, at the plan's own rate; None when nothing is
-    counted."""
+    """Credits or compute units used per hour of this session, in dollars at the plan's own rate; None if nothing is counted."""
     included_usd: float | None
     """Credits a month the fee (or the free plan) comes with; None when the plan counts none."""
     guaranteed: bool
@@ -65,7 +64,7 @@ class Notebook:
         return min(limits) if limits else None
 
     def offered_on(self, today: datetime.date) -> bool:
-        """Whether it had not been withdrawn by then, as far as is known."""
+        """Whether it was not withdrawn by then, as far as known."""
         return self.until is None or today < self.until
 
     def age_days(self, today: datetime.date) -> int:

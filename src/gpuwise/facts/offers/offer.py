@@ -1,8 +1,8 @@
-"""Offers: what an hour of an accelerator costs, where, and on which day it did.
+"""Offers: hourly price of an accelerator, with place and date.
 
-Prices move both ways (an H100 hour fell by a quarter a year until late 2025 and rose by a third in 2026), so
-every offer carries its date and :meth:`Offer.age_days` says how old it is. The shipped table is a dated
-snapshot; the book is that snapshot with a person's own prices and what feeds brought, newest first.
+Prices move both ways (an H100 hour fell by a quarter a year until late 2025 and rose by a third in 2026), so every offer has a
+date and :meth:`Offer.age_days` returns its age. The shipped table is a dated snapshot; the book is that snapshot with the
+user's own prices and those of feeds, newest first.
 """
 
 from __future__ import annotations
@@ -55,12 +55,11 @@ def offers() -> tuple[Offer, ...]:
 
 
 def book(today: datetime.date | None = None) -> tuple[Offer, ...]:
-    """Every offer that counts on ``today``: the shipped ones merged with the store.
+    """Every offer valid on ``today``: the shipped ones merged with the store.
 
-    The newest of each (provider, region, instance, accelerator, count, kind) counts; where a feed lists an
-    accelerator of a provider, older rows of that pair from elsewhere are left out, but for those that alone
-    carry a reserved price. Contracts count within their dates; without ``today`` only those without dates.
-    Raises DataError when a file is corrupt.
+    The newest of each (provider, region, instance, accelerator, count, kind) counts; if a feed lists an accelerator of a
+    provider, older rows of that pair from elsewhere are dropped, except those with the only reserved price. Contracts count
+    within their dates; without ``today`` only those without dates. Raises DataError when a file is corrupt.
     """
     return _merge(None, current_files(), today)
 
@@ -79,8 +78,8 @@ def contracts_for(accelerator_id: str, today: datetime.date | None = None) -> tu
 def current_by_provider(accelerator_id: str, today: datetime.date | None = None) -> Mapping[str, Offer]:
     """The cheapest on-demand offer of each provider, cheapest first.
 
-    Offers known to be out of stock are left out; contracts, which are one person's price, count only where
-    nobody else rents the accelerator out.
+    Offers known to be out of stock are excluded; contracts, which are one customer's price, count only without other offers of
+    the accelerator.
     """
     listed = offers_for(accelerator_id, today)
     market = [o for o in listed if o.kind != "contract" and o.in_stock is not False]
@@ -107,8 +106,8 @@ def typical_price_usd_per_hour(accelerator_id: str, today: datetime.date | None 
 
 
 def stored_history(accelerator_id: str) -> tuple[tuple[datetime.date, float, int], ...]:
-    """What feeds said of one accelerator on each day they were fetched, oldest first: the day, the median
-    over providers of their cheapest on-demand price, and how many providers that is.
+    """Prices of one accelerator from feeds, by day of fetching, oldest first: the day, the median over providers of their
+    cheapest on-demand price, and how many providers that is.
 
     Raises DataError when a stored file is corrupt.
     """
@@ -149,8 +148,7 @@ def _middle(prices: Iterable[float]) -> float:
 def merge_offers(
     shipped: Iterable[Offer], fed: Iterable[Offer], own: Iterable[Offer], today: datetime.date | None
 ) -> tuple[Offer, ...]:
-    """What counts of shipped, feeds' and own offers, as :func:`book` says; of two of one day the later
-    given."""
+    """The valid offers among shipped, feeds' and own ones, as in :func:`book`; of two on one day the later in order."""
     latest: dict[tuple[object, ...], Offer] = {}
     newest_fed: dict[tuple[str, str], datetime.date] = {}
     fed_reserved: set[tuple[str, str]] = set()

@@ -1,8 +1,8 @@
-"""What an hour of an accelerator cost, month by month.
+"""Hourly prices of an accelerator, month by month.
 
-A series is one way of asking: ``median`` is the median over providers' list prices, any other name is the one
-provider or marketplace whose price it is. Months nobody observed are absent; nothing is interpolated. The
-spread between providers is seven-fold, so series are never spliced into one another.
+A series is one kind of price: ``median`` is the median over providers' list prices, any other name is the one provider or
+marketplace whose price it is. Months without an observation are absent; nothing is interpolated. The spread between providers
+is seven-fold, so series are never spliced into one another.
 """
 
 from __future__ import annotations
@@ -81,8 +81,7 @@ def parse_price_history(text: str, file: str) -> Mapping[str, tuple[PricePoint, 
 
 
 def series_of(accelerator_id: str) -> tuple[str, ...]:
-    """The names of the series of one accelerator: ``median`` first, spot last, longer before shorter; empty
-    when there is none."""
+    """The names of the series of one accelerator: ``median`` first, spot last, longer before shorter; may be empty."""
     months: dict[str, int] = {}
     spot: set[str] = set()
     for point in price_history().get(accelerator_id, ()):
@@ -93,9 +92,9 @@ def series_of(accelerator_id: str) -> tuple[str, ...]:
 
 
 def history_of(accelerator_id: str, series: str | None = None) -> tuple[PricePoint, ...]:
-    """One series of one accelerator, oldest month first, at most one point a month.
+    """One series of one accelerator, oldest month first, at most one point per month.
 
-    Without ``series``: the first of :func:`series_of`. Raises UnpredictableError when there is none.
+    Without ``series``: the first of :func:`series_of`. Raises UnpredictableError without one.
     """
     series_names = series_of(accelerator_id)
     if not series_names or (series is not None and series not in series_names):

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 FEWEST_MONTHS = 3
-"""Below this a change is not restated a year: a month's noise to the power of twelve says nothing."""
+"""Minimum months for restating a change per year: with fewer, noise to the twelfth power dominates."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,8 @@
-"""Purchases: what an accelerator or a whole machine costs to buy, new or second-hand, and when it did.
+"""Purchases: prices of accelerators and whole machines, new or second-hand, with dates.
 
-One row is one dated observation: a vendor's list price, what shops asked, what auctions closed at, or what a
-report says was paid. A second-hand card of 2023 says little about today, so a typical price is taken from the
-newest observations alone and carries the date of the oldest it rests on. Tax, shipping, hosts, networks and
-storage are excluded unless the row is a whole machine.
+One row is one dated observation: a vendor's list price, a shop's price, an auction's closing price, or a reported payment. A
+second-hand card of 2023 says little about today, so a typical price is taken from the newest observations alone and has the
+date of the oldest one used. Tax, shipping, hosts, networks and storage are excluded unless the row is a whole machine.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ class Purchase:
     low_usd: float
     """Equal to ``usd`` where the source gives one figure."""
     usd: float
-    """As stated; the geometric middle of ``low_usd`` and ``high_usd`` where the source gives only a range."""
+    """As stated; the geometric mean of ``low_usd`` and ``high_usd`` if the source has only a range."""
     high_usd: float
     count: int
     """Accelerators in it."""
@@ -61,7 +60,7 @@ class Purchase:
     """``list`` (vendor), ``street`` (what shops ask), ``auction`` (what it sold for) or ``report``."""
     source_key: str
     product: str = ""
-    """What was priced, where it is more than the bare accelerator."""
+    """The priced product, if it is more than the bare accelerator."""
 
     @property
     def usd_per_accelerator(self) -> float:
@@ -85,7 +84,7 @@ class PurchaseRange(NamedTuple):
     median: float
     high: float
     as_of: datetime.date | None
-    """The oldest observation used; None when only the catalogue's undated list price is known."""
+    """The oldest observation used; None if only the catalogue's undated list price is known."""
     kind: str
     """The kinds of the observations, joined with ``+``; ``launch``, ``list`` or ``street`` for a catalogue
     price."""
@@ -124,24 +123,23 @@ def parse_purchases(text: str, file: str) -> tuple[Purchase, ...]:
 
 
 def purchases_for(accelerator_id: str, condition: Condition | None = None) -> tuple[Purchase, ...]:
-    """Prices of the accelerator alone, cheapest first; empty when none is known."""
+    """Prices of the accelerator alone, cheapest first; may be empty."""
     return tuple(
         one for one in _by_accelerator().get(accelerator_id, ()) if not one.system_id and condition in (None, one.condition)
     )
 
 
 def system_purchases(accelerator_id: str, condition: Condition | None = None) -> tuple[Purchase, ...]:
-    """Prices of whole machines with this accelerator, cheapest first; empty when none is known."""
+    """Prices of whole machines with this accelerator, cheapest first; may be empty."""
     return tuple(one for one in _by_accelerator().get(accelerator_id, ()) if one.system_id and condition in (None, one.condition))
 
 
 def typical_purchase_usd(accelerator_id: str, condition: Condition = "new") -> PurchaseRange:
     """Lowest, median and highest recent price of one accelerator bought alone.
 
-    Over the observations of that condition at most :data:`RECENT_DAYS` older than the newest; of several list
-    prices of one product the newest alone counts. A new one without an observation falls back to the
-    catalogue's list price, whose kind is said and whose date is None. Raises UnpredictableError when nothing
-    is known.
+    Over the observations of that condition at most :data:`RECENT_DAYS` older than the newest; of several list prices of one
+    product only the newest counts. A new one without an observation falls back to the catalogue's list price, with its kind
+    and without a date. Raises UnpredictableError without any price.
     """
     prices = purchases_for(accelerator_id, condition)
     if prices:

@@ -1,8 +1,8 @@
 """A checksum in the last line of a price file.
 
-A digit flipped to another digit still parses; only a checksum can tell.
+A changed digit still parses; only a checksum detects it.
 
-After adding a price run ``python -m gpuwise.facts.offers.seal``. A person's own price file needs none.
+After adding a price run ``python -m gpuwise.facts.offers.seal``. A user's own price file needs none.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ ORDERS: tuple[Order, ...] = ("price", "per-pflop", "per-gb", "age")
 
 @dataclass(frozen=True, slots=True)
 class OfferFilter:
-    """What an offer must be; None: anything."""
+    """Conditions on an offer; None: any."""
 
     kind: Kind = "on-demand"
     provider: str | None = None
@@ -31,9 +31,9 @@ class OfferFilter:
     count: int | None = None
     """Accelerators in the instance."""
     min_memory_bytes: float | None = None
-    """Of one accelerator."""
+    """Memory of one accelerator."""
     max_usd_per_hour: float | None = None
-    """For one accelerator, of the kind of price wanted."""
+    """Price of one accelerator, of the requested kind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class PricedOffer:
     accelerator: Accelerator
     kind: Kind
     usd_per_hour: float
-    """For one accelerator; reserved: for one year."""
+    """Price of one accelerator; reserved: for one year."""
 
     @property
     def usd_per_pflop_hour(self) -> float | None:
@@ -60,10 +60,10 @@ class PricedOffer:
 
 
 def offers_named(query: str, listed: Sequence[Offer]) -> tuple[Offer, ...]:
-    """The offers that ``query`` means: those of the accelerator so named, of all it may name, or those whose
-    accelerator, provider, region and instance hold all of its words; everything without words.
+    """The offers that ``query`` means: those of the named accelerator, of all it may name, or those whose accelerator, provider,
+    region and instance contain all of its words; all offers without words.
 
-    An accelerator nobody rents out gives nothing. Raises UnknownNameError when no word fits anything.
+    Empty for an accelerator without offers. Raises UnknownNameError when no word fits anything.
     """
     if not query.strip():
         return tuple(listed)
@@ -92,7 +92,7 @@ def accelerators_of(query: str) -> tuple[str, ...]:
 
 
 def select(listed: Iterable[Offer], offer_filter: OfferFilter) -> tuple[PricedOffer, ...]:
-    """The offers that are as wanted, each at its price of the kind wanted."""
+    """The matching offers, each at its price of the requested kind."""
     priced: list[PricedOffer] = []
     for offer in listed:
         usd = price_of_kind(offer, offer_filter.kind)
@@ -119,7 +119,7 @@ def price_of_kind(offer: Offer, kind: Kind) -> float | None:
 
 
 def sort_offers(priced: Iterable[PricedOffer], by: Order, today: datetime.date) -> tuple[PricedOffer, ...]:
-    """Lowest first; what is known to be out of stock and what has no such figure comes last."""
+    """Lowest first; offers known to be out of stock or without such a figure come last."""
 
     def key(row: PricedOffer) -> tuple[bool, float, float, str]:
         value = {
@@ -135,8 +135,8 @@ def sort_offers(priced: Iterable[PricedOffer], by: Order, today: datetime.date) 
 
 
 def best_of_each(priced: Iterable[PricedOffer], *, by_provider: bool) -> tuple[PricedOffer, ...]:
-    """Of rows in order, the first of each accelerator, or of each accelerator of each provider; a contract
-    stands beside the provider's public price."""
+    """The first of each accelerator in rows in order, or of each accelerator of each provider; a contract is listed beside the
+    provider's public price."""
     firsts: dict[tuple[str, str, bool], PricedOffer] = {}
     for row in priced:
         provider = row.offer.provider if by_provider else ""

@@ -30,7 +30,7 @@ class StoragePrice:
     """``median of 10 providers`` when the provider publishes nothing here."""
     usd_per_gb_month: float
     egress_usd_per_gb: float
-    """A gigabyte to the internet beyond the free ones; 0 where the provider says that it is free."""
+    """Price of a gigabyte to the internet beyond the free ones; 0 if the provider states that it is free."""
     free_egress_gb_month: float
     as_of: datetime.date
     source_key: str
@@ -56,7 +56,7 @@ def storage_prices() -> Mapping[str, StoragePrice]:
 
 
 def storage_price(provider: str | None) -> StoragePrice:
-    """A provider's price, else the median of those known (nothing free among it)."""
+    """A provider's price, else the median of the known ones (without free ones)."""
     by_provider = storage_prices()
     if provider is not None and provider.lower() in by_provider:
         return by_provider[provider.lower()]

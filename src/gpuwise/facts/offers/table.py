@@ -45,8 +45,8 @@ class Offer:
     source_key: str
     """The row of ``data/sources.csv``; a person's own file may name anything."""
     spot_kind: str = ""
-    """``market`` (the spot price moves) or ``policy`` (a fixed share of the on-demand price, which says
-    nothing about demand); empty without a spot price."""
+    """``market`` (the spot price moves) or ``policy`` (a fixed share of the on-demand price, independent of demand); empty
+    without a spot price."""
     reserved_3y_usd_per_hour: float | None = None
     network: str = ""
     """Between instances, as the provider states it (``efa 3200 Gbit/s``); empty when it does not."""

@@ -87,7 +87,7 @@ class Wheel:
     build: str
     """``cu126``: also the end of its index's address."""
     pypi_default: bool
-    """``pip install torch`` takes it when its release is the one asked for."""
+    """Whether ``pip install torch`` takes it for its release."""
     experimental: bool
     cuda: Version
     cuda_runtime: str | None
@@ -103,7 +103,7 @@ class Wheel:
     python_min: Version
     python_max: Version
     architectures: tuple[str, ...]
-    """What is compiled in, ``sm_90``; empty when nobody published it."""
+    """Compiled architectures, ``sm_90``; empty if unpublished."""
     source_key: str
 
     @property
@@ -119,7 +119,7 @@ class Wheel:
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """What a generation of NVIDIA GPUs asks of the driver."""
+    """Driver requirements of a generation of NVIDIA GPUs."""
 
     name: str
     chips: tuple[str, ...]
@@ -138,7 +138,7 @@ class Generation:
 
 @dataclass(frozen=True, slots=True)
 class CudaError:
-    """An error of the CUDA driver that says what is wrong with a machine."""
+    """An error of the CUDA driver that indicates a fault of the machine."""
 
     code: int
     name: str
@@ -156,12 +156,12 @@ class Image:
     """``cuda`` or ``ngc``."""
     cuda: Version
     python: Version
-    """Of its distribution."""
+    """Python version of its distribution."""
     source_key: str
 
 
 def parse_version(text: str) -> Version:
-    """(580, 95, 5) of ``580.95.05``; what follows a ``+`` or a letter is left out. Raises InputError."""
+    """(580, 95, 5) of ``580.95.05``; the part after a ``+`` or a letter is ignored. Raises InputError."""
     match = _VERSION.match(text.strip())
     if match is None:
         raise InputError(f"{text!r} is not a version", hint="write it like 580.95.05")
@@ -221,11 +221,11 @@ def wheels_for(
     windows: bool = False,
     series: Version | None = None,
 ) -> tuple[Wheel, ...]:
-    """The wheels that run on every one of ``capabilities`` with ``driver``, best first: no experimental build before a
-    finished one, then the newest.
+    """The wheels that run on every one of ``capabilities`` with ``driver``, best first: no experimental build before a finished
+    one, then the newest.
 
-    ``driver`` None leaves the driver out of it; ``python`` (3, 12) and ``series`` (2, 13) narrow it. A wheel whose
-    architectures nobody published is not offered.
+    ``driver`` None ignores the driver; ``python`` (3, 12) and ``series`` (2, 13) narrow it. A wheel with unpublished
+    architectures is excluded.
     """
     required = tuple(capabilities)
     matches = [
@@ -241,7 +241,7 @@ def wheels_for(
 
 
 def find_wheel(version: str, build: str | None = None) -> Wheel | None:
-    """The row of an installed wheel, ``2.13.0`` and ``cu130``; without a build the one PyPI gives. None when not known."""
+    """The row of an installed wheel, ``2.13.0`` and ``cu130``; without a build, PyPI's default. None if unknown."""
     try:
         numbers = parse_version(version)
     except InputError:
@@ -262,7 +262,7 @@ def family_driver(cuda: Version, *, windows: bool = False) -> Version | None:
 
 
 def newest_cuda(driver: Version) -> Version | None:
-    """The newest CUDA that a driver says it runs, by its branch; None where it is older than the table."""
+    """The newest CUDA that a driver supports, by its branch; None if it is older than the table."""
     return max((cuda for branch, cuda in _driver_branches() if driver[0] >= branch), default=None)
 
 
@@ -279,12 +279,12 @@ def generations() -> Mapping[str, Generation]:
 
 
 def generation_of(capability: Capability) -> Generation | None:
-    """The generation of a compute capability; None for one that is not known."""
+    """The generation of a compute capability; None if unknown."""
     return next((g for g in generations().values() if capability in g.capabilities), None)
 
 
 def generation_of_chip(chip: str) -> Generation | None:
-    """The generation of a chip by its name in pci.ids: ``AD102`` is Ada; None for one that is not known."""
+    """The generation of a chip by its name in pci.ids: ``AD102`` is Ada; None if unknown."""
     name = chip.strip().upper()
     return next((g for g in generations().values() if name.startswith(g.chips) and name[2:3].isdigit()), None)
 

@@ -1,10 +1,9 @@
-"""What software runs on a device: number formats, compilers, attention kernels, frameworks, and what that means for a
-job.
+"""Software support of a device: number formats, compilers, attention kernels, frameworks, and the consequences for a job.
 
-Software does not know product names, it knows targets: a CUDA compute capability, an AMD ``gfx`` number, a family.
-``data/software_targets.csv`` says which target a device is; each table of ``data/software.toml`` is one dated fact about
-a run of targets; ``data/software_jobs.toml`` says which of those facts a job stands on. What nobody has published is
-``unknown``, which is neither ``none`` nor ``full``.
+Software is built for targets, not products: a CUDA compute capability, an AMD ``gfx`` number, a family.
+``data/software_targets.csv`` has the target of each device; each table of ``data/software.toml`` is one dated fact about a
+range of targets; ``data/software_jobs.toml`` lists the facts that a job depends on. Unpublished support is ``unknown``, which
+is neither ``none`` nor ``full``.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from gpuwise.facts.sources import check_source, cited_rows, cited_tables, source
 
 TOPICS = ("version", "dtype", "compile", "attention", "framework", "job")
 LEVELS = ("none", "unknown", "partial", "full")
-"""Worst to best. ``unknown`` stands above ``none``: nobody has said that it fails."""
+"""Worst to best. ``unknown`` ranks above ``none``: no failure is known."""
 DTYPE_LEVELS = ("none", "unknown", "emulated", "native")
 """Worst to best. ``native``: the device has instructions for products in it; ``emulated``: it runs by conversion to a
 wider format; ``none``: the software refuses it."""
@@ -40,18 +39,18 @@ class Support:
     """The row of ``data/sources.csv``; None only when the level is ``unknown`` for want of any fact."""
     as_of: datetime.date | None
     subject: str = ""
-    """What the verdict is of: ``pytorch``, ``bf16``, ``flash-attention-2``, ``train``."""
+    """Subject of the verdict: ``pytorch``, ``bf16``, ``flash-attention-2``, ``train``."""
     weak: bool = False
     """The source is a third party or an estimate."""
 
 
 @dataclass(frozen=True, slots=True)
 class Software:
-    """What runs on one device. A subject that is absent from a mapping is unknown."""
+    """Software support of one device. A subject that is absent from a mapping is unknown."""
 
     accelerator_id: str
     target: str
-    """What the software compiles for: ``sm_90``, ``gfx942``, ``apple-m1``, ``tpu-v5e``."""
+    """Compilation target of the software: ``sm_90``, ``gfx942``, ``apple-m1``, ``tpu-v5e``."""
     runtime: str
     """The first choice among :attr:`runtimes`."""
     runtimes: tuple[str, ...]
@@ -73,7 +72,7 @@ class Software:
     def best(self, topic: str, subjects: Iterable[str] = ()) -> Support:
         """The best stated verdict among ``subjects`` (all of the topic when empty), the first among equals.
 
-        A subject nobody speaks of does not count against those somebody does; ``unknown`` when none is stated.
+        A subject without a verdict does not count against those with one; ``unknown`` when none is stated.
         """
         rank = DTYPE_LEVELS if topic == "dtype" else LEVELS
         stated = self._topic(topic)
@@ -85,9 +84,9 @@ class Software:
     def works_for(self, job: str) -> Support:
         """How well the device serves ``job`` (one of :data:`JOBS`) today.
 
-        ``full``: a framework meant for the job serves it fully and so does everything the job wants (number format,
-        compiler, fused attention). ``partial``: it works with something missing, which the reason names. ``none``: no
-        framework runs. Raises UnknownNameError.
+        ``full``: a framework for the job supports it fully, and so do all its requirements (number format, compiler, fused
+        attention). ``partial``: it works with a part missing, which the reason names. ``none``: no framework runs. Raises
+        UnknownNameError.
         """
         rule = _jobs().get(job)
         if rule is None:
@@ -177,8 +176,7 @@ _PUBLISHED_RATE = Support("native", "a dense rate is published for it", "rule-pu
 
 @lru_cache(maxsize=1024)
 def support_of(accelerator: Accelerator) -> Software:
-    """What software runs on ``accelerator``. Raises DataError when a shipped file is corrupt or knows no target for
-    it."""
+    """Software support of ``accelerator``. Raises DataError when a shipped file is corrupt or has no target for it."""
     target = target_of(accelerator)
     by_topic: dict[str, dict[str, Support]] = {topic: {} for topic in TOPICS}
     for fact in _facts():
@@ -202,9 +200,9 @@ def support_of(accelerator: Accelerator) -> Software:
 
 
 def target_of(accelerator: Accelerator) -> Target:
-    """What software calls ``accelerator``: by its id if the file names it, else its compute capability or family.
+    """Software target of ``accelerator``: by its id if the file names it, else its compute capability or family.
 
-    Raises DataError when the file knows none.
+    Raises DataError when the file has none.
     """
     named = {
         "accelerator": accelerator.id,
@@ -284,7 +282,7 @@ def _jobs() -> Mapping[str, _Job]:
 
 
 def _judge(software: Software, job: _Job) -> Support:
-    """The verdict of :meth:`Software.works_for`: the best framework of the job, held back by what is missing."""
+    """The verdict of :meth:`Software.works_for`: the best framework of the job, limited by missing parts."""
     meant = software.best("framework", job.full_with)
     if meant.level not in ("full", "partial"):
         return _stand_in(software, job)

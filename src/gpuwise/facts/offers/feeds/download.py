@@ -1,4 +1,4 @@
-"""A text from the network, or an error that says what is wrong: with a limit on time and size."""
+"""A text from the network, or an error that explains the failure: with a limit on time and size."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from http.client import HTTPException
 from gpuwise.errors import UnpredictableError
 
 SECONDS = 30.0
-"""For one file, from the first byte asked to the last byte read."""
+"""Seconds for one file, from the request to the last byte."""
 MOST_BYTES = 64 * 2**20
 """SkyPilot's largest file is under 5 MB."""
 _CHUNK = 2**16

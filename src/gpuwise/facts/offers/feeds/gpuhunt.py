@@ -1,9 +1,8 @@
 """gpuhunt (optional): the offers of its providers, whole instances priced per hour.
 
-Nine providers come from catalogues its makers publish daily, nine more are asked live where the environment
-holds their credentials; its wheel ships no prices. On-demand and spot are separate items, joined here by
-instance type and place. Names are those of gpuhunt (``H100``, ``H100NVL``, ``A100`` with its memory), so a
-form is known only where the instance type states it.
+Nine providers come from catalogues that its authors publish daily, nine more are queried live if the environment has their
+credentials; its wheel ships no prices. On-demand and spot are separate items, joined here by instance type and place. Names
+are those of gpuhunt (``H100``, ``H100NVL``, ``A100`` with its memory), so the form is known only from the instance type.
 """
 
 from __future__ import annotations
@@ -27,14 +26,14 @@ from gpuwise.units import GIB
 FEED = "gpuhunt"
 SOURCE_KEY = "gpuhunt"
 SECONDS = 30.0
-"""Longest silence of a connection (gpuhunt sets no limit of its own)."""
+"""Maximum silence of a connection (gpuhunt sets no limit)."""
 HIDDEN = frozenset({"gcp-g4-preview", "runpod-cluster"})
 """Items with these flags repeat another one for some versions of gpuhunt's users, or are sold in clusters
 only."""
 
 
 class Catalog(Protocol):
-    """What is used of ``gpuhunt.Catalog``."""
+    """The used part of ``gpuhunt.Catalog``."""
 
     def query(self, *, provider: str, min_gpu_count: int) -> Sequence[Any]: ...
 
@@ -131,8 +130,7 @@ def _accelerator(item: Any, feed_provider: FeedProvider) -> tuple[str, int]:
 
 @contextmanager
 def _limits() -> Generator[None]:
-    """A time limit for connections that set none, and silence from gpuhunt's log: what failed is told by
-    us."""
+    """A time limit for connections without one, and gpuhunt's log turned off: failures are reported here."""
     before = socket.getdefaulttimeout()
     logger = logging.getLogger("gpuhunt")
     level = logger.level

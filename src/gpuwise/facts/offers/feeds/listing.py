@@ -16,10 +16,9 @@ from gpuwise.facts.offers.table import MOST_USD_PER_HOUR, Offer
 from gpuwise.text import single_line
 
 SAME_SHARE = 0.01
-"""Spot shares of the on-demand price that lie this close together on every product are one posted share
-(Verda: 0.35 on all)."""
+"""Tolerance within which spot shares of the on-demand price on all products count as one posted share (Verda: 0.35 on all)."""
 FEWEST_FOR_A_POLICY = 3
-"""Products a provider must have a spot price on before an equal share of all of them says anything."""
+"""Minimum number of products with a spot price for an equal share to be significant."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,10 +1,9 @@
-"""Which accelerator a feed means, without guessing.
+"""Identification of a feed's accelerators, without guessing.
 
-``H100`` is four devices that differ by a third in price and speed. A name is taken apart into the product,
-its form (SXM, PCIe, NVL) and its memory; the form may also be stated by the instance type
-(``gpu_8x_h100_sxm5``) and the memory by the feed's memory column. Where that leaves several devices, only
-the instance table (``instance_accelerators.csv``, from the providers' own documents) decides; else the
-offer is left out.
+``H100`` is four devices that differ by a third in price and speed. A name is taken apart into the product, its form (SXM,
+PCIe, NVL) and its memory; the form may also be stated by the instance type (``gpu_8x_h100_sxm5``) and the memory by the feed's
+memory column. If several devices remain, only the instance table (``instance_accelerators.csv``, from the providers' own
+documents) decides; otherwise the offer is dropped.
 """
 
 from __future__ import annotations
@@ -68,7 +67,7 @@ class FeedProvider:
 
 @dataclass(frozen=True, slots=True)
 class InstanceRule:
-    """What stands in an instance type, after the provider's own documents."""
+    """Accelerators of an instance type, from the provider's own documents."""
 
     provider: str
     instance: str
@@ -82,7 +81,7 @@ class UnclearName(Exception):
 
 
 def provider_of(feed: str, name: str) -> FeedProvider:
-    """What is known of a feed's provider; one that is not listed keeps its name and has no spot price."""
+    """Facts on a feed's provider; an unlisted one keeps its name and has no spot price."""
     table = _providers()
     feed_provider = table.get((feed, name.lower())) or table.get(("*", name.lower()))
     return feed_provider or FeedProvider(name.lower(), "list", "", "card", "listed", None)
@@ -132,7 +131,7 @@ def resolve(name: str, *, memory_bytes: Iterable[float] = (), hints: Iterable[st
 
 
 def may_be(name: str, accelerator_id: str) -> bool:
-    """Whether ``name`` can mean the device; a product nobody knows can mean anything."""
+    """Whether ``name`` can mean the device; an unknown product can mean any."""
     candidates = _products().get(_parts(name)[0], ())
     return not candidates or any(a.id == accelerator_id for a in candidates)
 
@@ -154,7 +153,7 @@ def _forms(text: str) -> frozenset[str]:
 
 
 def _has_form(accelerator: Accelerator, form: str) -> bool:
-    """NVL cards are PCIe cards too, but a feed that means them says NVL."""
+    """Whether the form matches: NVL cards are PCIe cards too, but a feed names them NVL."""
     nvl = "-nvl" in accelerator.id
     if form == "nvl":
         return nvl

@@ -1,5 +1,4 @@
-"""Refresh: ask the feeds, check what they say as the shipped table is checked, keep it beside what they said
-before, and tell what changed."""
+"""Refresh: query the feeds, apply the checks of the shipped table, store the result beside earlier ones, and report changes."""
 
 from __future__ import annotations
 
@@ -27,7 +26,7 @@ FEEDS: tuple[tuple[str, str], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """An offer whose on-demand price is not what the feed said before."""
+    """An offer whose on-demand price differs from the feed's previous one."""
 
     offer: Offer
     before_usd_per_hour: float
@@ -40,7 +39,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class RefreshResult:
-    """What one source of one feed brought; ``error`` when it brought nothing."""
+    """Result of one source of one feed; ``error`` if it failed."""
 
     source: str
     offers: tuple[Offer, ...] = ()
@@ -50,7 +49,7 @@ class RefreshResult:
     """Listed last time and no longer."""
     skipped: tuple[SkippedRows, ...] = ()
     marked: tuple[str, ...] = ()
-    """What the lint says of offers that were kept."""
+    """Warnings of the lint about accepted offers."""
     path: Path | None = None
     error: GpuwiseError | None = None
 
@@ -138,8 +137,8 @@ def _one(source: str, fetch: Callable[[], ParsedFeed], today: datetime.date, sav
 def check_offers(
     offers: Sequence[Offer], today: datetime.date
 ) -> tuple[tuple[Offer, ...], tuple[SkippedRows, ...], tuple[str, ...]]:
-    """The offers of one provider that the lint lets pass beside the shipped ones of all others, what it
-    refuses, and what it says of those it only marks."""
+    """The offers of one provider that pass the lint beside the shipped ones of all others, the rejected ones, and the
+    warnings."""
     if not offers:
         return (), (), ()
     provider = offers[0].provider
@@ -173,6 +172,6 @@ def difference(before: Sequence[Offer], now: Sequence[Offer]) -> tuple[tuple[Off
 
 
 def _last(source: str) -> tuple[Offer, ...]:
-    """What the source said last time; nothing when that file is damaged (it is named when it is read)."""
+    """The source's previous result; empty if that file is damaged (which is reported when it is read)."""
     files = [f for f in stored_files() if f.source == source]
     return offers_in(files[-1]) if files else ()

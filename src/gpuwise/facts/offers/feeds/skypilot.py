@@ -2,11 +2,10 @@
 
     https://raw.githubusercontent.com/skypilot-org/skypilot-catalog/master/catalogs/v8/aws/vms.csv
 
-The files carry no date, so an offer's date is the day it was fetched. What is known to be wrong in them
-(see also ``feed_providers.csv``): Azure's ND96isr_H100_v5 with 12 accelerators, GCP's 700.0 where a price is
-unknown, Vast's spot price of 0.00, spot prices equal to on-demand ones, Mithril's 1 $ for anything, memory
-in GB under a column called MiB, Vast's ``RTX4070`` for a 4070 SUPER Ti. GCP prices machines and accelerators
-apart: an offer is their sum.
+The files have no date, so an offer's date is the day it was fetched. Known errors in them (see also ``feed_providers.csv``):
+Azure's ND96isr_H100_v5 with 12 accelerators, GCP's 700.0 where a price is unknown, Vast's spot price of 0.00, spot prices
+equal to on-demand ones, Mithril's 1 $ for anything, memory in GB under a column called MiB, Vast's ``RTX4070`` for a 4070
+SUPER Ti. GCP prices machines and accelerators separately: an offer is their sum.
 """
 
 from __future__ import annotations
@@ -83,7 +82,7 @@ class _Row:
 
 
 def urls(cloud: str, base: str = BASE_URL) -> tuple[str, ...]:
-    """Where a cloud's file may be, best first."""
+    """Possible URLs of a cloud's file, best first."""
     return tuple(f"{base}/{version}/{cloud}/vms.csv" for version in VERSIONS)
 
 
@@ -162,7 +161,7 @@ def _accelerator(row: _Row, feed_provider: FeedProvider) -> tuple[str, int]:
 
 
 def _memory(info: str, count: int, meaning: str) -> tuple[float, ...]:
-    """The memory of one card in bytes, as the feed's column has to be read; empty when it says nothing."""
+    """Memory of one card in bytes, from the feed's column; empty without one."""
     match = _SIZE.search(info)
     if match is None or meaning == "none":
         return ()
@@ -203,7 +202,7 @@ def _machines_of(row: _Row, feed_provider: FeedProvider, hosts: Mapping[tuple[st
 
 
 def _smallest_slices(listed: list[Listing]) -> list[Listing]:
-    """TPU slices of one version cost the same a chip up to thousands of them: the smallest stands for all."""
+    """TPU slices of one version cost the same per chip up to thousands of them: the smallest represents all."""
     smallest: dict[tuple[str, str], int] = {}
     for item in listed:
         if item.accelerator_id.startswith("tpu-"):

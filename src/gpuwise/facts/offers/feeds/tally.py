@@ -1,4 +1,4 @@
-"""What a feed's parser returns: the offers it is sure of, and what it left out, why and how often."""
+"""Result of a feed's parser: certain offers, and the skipped rows by reason and number."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gpuwise.facts.offers.table import Offer
 
 @dataclass(frozen=True, slots=True)
 class SkippedRows:
-    """Rows left out for one reason."""
+    """Rows skipped for one reason."""
 
     reason: str
     count: int
