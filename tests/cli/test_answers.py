@@ -20,7 +20,9 @@ from gpuwise.cli.asked import asking
 from gpuwise.report.answers.answer import Answer, Notes, Stack, Table, plain, shows
 from gpuwise.report.answers.choosing import compare_answer, pick_answer
 from gpuwise.report.answers.costs import cost_answer
+from gpuwise.report.answers.operations import op_answer
 from gpuwise.report.answers.parts import PARTS
+from gpuwise.report.answers.passes import passes_answer
 from gpuwise.report.answers.serving import capacity_answer
 from gpuwise.report.answers.steps import step_answer
 from gpuwise.report.answers.training import fit_answer, plan_answer
@@ -31,12 +33,14 @@ ANSWERS: Mapping[str, Callable[[Mapping[str, Any]], Answer]] = {
     "plan": plan_answer,
     "pick": pick_answer,
     "compare": compare_answer,
+    r"capacity (vit-|whisper|clip-|bge-|bert-base --on T4)": passes_answer,
     "capacity": capacity_answer,
     "cost": cost_answer,
+    "op": op_answer,
 }
 """By the beginning of a question; the first that matches."""
-NOT_YET = r"capacity (vit-|whisper|clip-|bge-|bert-base --on T4)|--for run"
-"""Questions whose answers are not of this kind: passes in batches, running a model."""
+NOT_YET = r"--for run"
+"""Questions whose answers are not of this kind: running a model."""
 MORE = (
     "plan examples/train_resnet.py --on T4 --batch 64 --samples 1M --remedies",
     "fit examples/train_gpt.py --on 4090 --remedies",

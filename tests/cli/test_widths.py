@@ -86,6 +86,8 @@ CASES: tuple[tuple[str, tuple[str, ...]], ...] = (
         ("30 requests/s", "p99|p95", r"\$\d", "vllm serve"),
     ),
     ("capacity llama-3.2-1b --on l40s --workload in=400,out=60 --slo ttft_p95=1ms", ("nothing here", "allowed")),
+    ("capacity vit-l-16 --on A100-80GB --rate 200/s", ("200 images/s", "one alone", r"\$3\.\d\d", "gpuwise capacity")),
+    ("capacity whisper-large-v3 --on L40S --rate 2/s --all", ("windows/s", "speech", r"\$\d")),
     ("op matmul 4096 4096 4096 --on 4090", ("time", "of peak", "TFLOP/s")),
     ("op attention 8 32 2048 128 --on 4090", ("time", "of peak")),
     ("op stream 1GB --on 4090", ("GB/s", "of peak")),

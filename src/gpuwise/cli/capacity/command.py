@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 
 from gpuwise.cli.options import Duration, Length, Money, Whole, bits_of, given, positive_count, rate_per_s, refuse
-from gpuwise.cli.reports import check_reports, write_report
+from gpuwise.cli.reports import check_reports, report
 from gpuwise.cli.shown import options_shown
 from gpuwise.errors import GpuwiseError, InputError, NoRoomError, UnknownNameError
 
@@ -189,14 +189,12 @@ def capacity(
     if asked.batching is not None and asked.workload not in WORKLOADS:
         raise InputError("--batching is for forward passes", hint="with --workload embed, rerank, vision or speech")
     if asked.workload in WORKLOADS or not isinstance(arch, Architecture):
-        if sent.measure is not None or calibrated or html is not None:
-            raise InputError(
-                f"--workload {asked.workload} is not measured or drawn", hint="leave --measure, --calibrated and --html out"
-            )
+        if sent.measure is not None or calibrated:
+            raise InputError(f"--workload {asked.workload} is not measured", hint="leave --measure and --calibrated out")
         from gpuwise.cli.capacity.passes import capacity_passes_command
 
         passes = _passes(asked, held)
-        return capacity_passes_command(arch, on, passes, held.budget, held.price, held.provider, json=json)
+        return capacity_passes_command(arch, on, passes, held.budget, held.price, held.provider, shown, json=json, html=html)
     held = as_named(model, arch, held)
     load, targets, demand = question(arch, asked, held)
     wanted, today = wanted_of(held, load), datetime.date.today()
@@ -241,9 +239,7 @@ def capacity(
     from gpuwise.serve.capacity.document import capacity_document
 
     document = capacity_document(answer) | {"ranked": None if ranked is None else ranked_document(ranked)}
-    if html is not None:
-        _write_page(document, held.budget, html)
-    _show(document, held.budget, shown, json=json)
+    _show(document, held.budget, shown, json=json, html=html)
     return 0 if within_budget(answer, held.budget) else 1
 
 
@@ -349,31 +345,13 @@ def _limits(constraints: Constraints) -> Limits:
     return limits
 
 
-def _show(document: dict[str, object], budget: float | None, shown: Shown | None, *, json: bool) -> None:
+def _show(
+    document: dict[str, object], budget: float | None, shown: Shown | None, *, json: bool, html: Path | None = None
+) -> None:
     """As JSON, or as a person reads it."""
-    if json:
-        from gpuwise.cli.out import print_json
-
-        print_json(document)
-    else:
-        from gpuwise.cli.answer import show
-        from gpuwise.report.answers.serving import capacity_answer
-
-        show(capacity_answer(document, budget), shown)
-
-
-def _write_page(document: dict[str, object], budget: float | None, path: Path) -> None:
-    """The whole answer as a page."""
-    import shlex
-
-    from gpuwise.cli.asked import asked
-    from gpuwise.files import PAGE_SUFFIXES, write_text
     from gpuwise.report.answers.serving import capacity_answer
-    from gpuwise.report.answers.written import page_of
 
-    line = shlex.join(["gpuwise", *asked()])
-    made = page_of(capacity_answer(document, budget), "gpuwise capacity", line, asked())
-    write_report(path, lambda path: write_text(path, made, PAGE_SUFFIXES))
+    report(document, lambda made: capacity_answer(made, budget), shown, json=json, html=html)
 
 
 def _none(ranked: CapacityRanking, shown: Shown | None, *, json: bool) -> int:

@@ -1,19 +1,17 @@
-"""``gpuwise capacity --workload`` embed, rerank, vision, speech, image or video: passes in batches, asked and shown."""
+"""``gpuwise capacity --workload`` embed, rerank, vision, speech, image or video: passes in batches, asked and answered."""
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING
 
-from gpuwise.interval import P80
-
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from gpuwise.cli.shown import Shown
     from gpuwise.serve.passes.batches import Batcher
     from gpuwise.serve.passes.capacity import PassCapacity, PassQuestion
     from gpuwise.serve.passes.kind import Model
-
-ROWS = 12
-"""Accelerators shown."""
 
 
 def batcher_of(text: str | None) -> Batcher:
@@ -56,11 +54,15 @@ def capacity_passes_command(
     budget: float | None,
     price: float | None,
     provider: str | None,
+    shown: Shown | None,
     *,
     json: bool,
+    html: Path | None = None,
 ) -> int:
     """Answers the question; exit code 1 where nothing keeps the targets."""
+    from gpuwise.cli.reports import report
     from gpuwise.facts.hardware.naming import USUAL, find_cluster
+    from gpuwise.report.answers.passes import passes_answer
     from gpuwise.serve.passes.capacity import capacity_of_passes
 
     if on is not None:
@@ -69,87 +71,35 @@ def capacity_passes_command(
         from gpuwise.pick.capacity import rank_passes
 
         answers = rank_passes(arch, asked, budget)
-    if json:
-        from gpuwise.cli.out import print_json
-
-        print_json({"forward": [a.document() for a in answers]})
-    else:
-        _show(answers, asked.workload)
+    notes = list(_notes(answers))
+    document = {"forward": [a.document() for a in answers]}
+    report(document, lambda made: passes_answer(made, arch.name, notes), shown, json=json, html=html)
     return 0 if any(a.affordable(budget) for a in answers) else 1
 
 
-def _show(answers: list[PassCapacity], workload: str) -> None:
-    from rich.text import Text
-
-    from gpuwise.cli.out import console, table_of
+def _notes(answers: list[PassCapacity]) -> Iterator[str]:
+    """How batches form, and what is not counted."""
     from gpuwise.serve.passes.speech import WINDOW_S
     from gpuwise.serve.passes.vision import tensor_bytes
-    from gpuwise.units import HOUR_S, KILO, MEGA, format_duration, format_number, format_usd
+    from gpuwise.units import KILO, format_duration
 
-    to = console()
     if not answers:
-        to.print("Nothing that is rented keeps the targets.", style="bold red")
         return
     first = answers[0]
-    of = "" if first.items in ("images", "videos") else f" of {first.tokens:,} tokens"
-    if first.items == "windows":
-        of = f" of {WINDOW_S:g} s of speech, {first.tokens:,} tokens written of each"
-    to.print(Text(f"{first.arch.name}: {first.items}{of}, " + ", ".join(t.words for t in first.asked.targets), "bold"))
-    to.print()
-    unit, seconds, many, count = ("h", HOUR_S, "1000", 1e3) if first.items == "videos" else ("s", 1.0, "M", MEGA)
-    table = table_of(
-        ["GPU", f"each/{unit}", P80, "one alone", "p50", "p95", "batch", "GPUs", "$/h", f"$/{many}", f"Wh/{many}"],
-        left=("GPU",),
-        gives_way=(P80, "p50", f"Wh/{many}", "batch", "one alone"),
-    )
-    for a in answers[:ROWS]:
-        p = a.point
-        table.add_row(
-            a.cluster.accelerator.name,
-            "none" if a.each is None else f"{a.each.expected * seconds:,.4g}",
-            "-" if a.each is None else f"{format_number(a.each.low * seconds)} to {format_number(a.each.high * seconds)}",
-            format_duration(a.alone_s),
-            *(["-"] * 3 if p is None else [_time(p.latency(50.0)), _time(p.latency(95.0)), f"{p.mean_batch:.1f}"]),
-            str(a.accelerators or "-"),
-            "-" if a.usd_per_hour is None else format_usd(a.usd_per_hour),
-            "-" if a.usd_per_million is None else format_usd(a.usd_per_million * count / MEGA),
-            "-" if a.wh_per_million is None else f"{a.wh_per_million * count / MEGA:,.1f}",
-        )
-    to.print(table)
-    if first.point is None:
-        to.print()
-        to.print(f"A request alone takes {format_duration(first.alone_s)}: more GPUs do not help.")
-    to.print()
-    shared = " GPUs share one queue." if any(a.accelerators > 1 for a in answers[:ROWS]) else ""
-    to.print(_batches(first) + "; kernels alone, without the network and the reading of files." + shared, style="dim")
-    if first.pixels is not None and first.alone_over_http_s is not None:
-        kilobytes = tensor_bytes(first.pixels) / KILO
-        added = format_duration(first.alone_over_http_s - first.alone_s)
-        to.print(
-            f"A server adds {added} to an image that it is sent as a tensor of {kilobytes:,.0f} kB over HTTP, on its own host.",
-            style="dim",
-        )
-    if workload in ("embed", "rerank"):
-        to.print("`gpuwise pick --for embed` or `--for rerank` compares renting with buying.", style="dim")
     if first.cluster.assumption:
-        to.print(f"Assumed: {first.cluster.assumption}.", style="dim")
-    sys.stdout.flush()
-
-
-def _batches(answer: PassCapacity) -> str:
-    """How batches form, in words."""
-    from gpuwise.units import format_duration
-
-    most, delay = answer.times.sizes[-1], answer.asked.batcher.delay_s
-    if answer.times.sizes == (1,):
-        return f"{answer.items.capitalize()} are made one after the other"
-    if delay == float("inf"):
-        return f"Batches of {most} wait until they are full"
-    held = f", waiting at most {format_duration(delay)} to fill" if delay else ""
-    return f"Batches of up to {most} form while the one before runs{held}"
-
-
-def _time(seconds: float | None) -> str:
-    from gpuwise.units import format_duration
-
-    return "-" if seconds is None else format_duration(seconds)
+        yield first.cluster.assumption
+    most, delay = first.times.sizes[-1], first.asked.batcher.delay_s
+    if first.times.sizes == (1,):
+        yield f"{first.items} are made one after the other"
+    elif delay == float("inf"):
+        yield f"batches of {most} wait until they are full"
+    else:
+        waiting = f", waiting at most {format_duration(delay)} to fill" if delay else ""
+        yield f"batches of up to {most} form while the one before runs{waiting}"
+    if any(a.accelerators > 1 for a in answers):
+        yield "GPUs share one queue"
+    if first.items == "windows":
+        yield f"a window has {WINDOW_S:g} s of speech"
+    yield "kernels alone, without the network and the reading of files"
+    if first.pixels is not None:
+        yield f"over HTTP: an image is a tensor of {tensor_bytes(first.pixels) / KILO:,.0f} kB, sent on the server's own host"

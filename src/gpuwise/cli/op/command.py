@@ -9,12 +9,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 
 from gpuwise.cli.options import Length, Whole, positive_count, whole_number
+from gpuwise.cli.reports import report
+from gpuwise.cli.shown import options_shown
 from gpuwise.errors import InputError, UnknownNameError
 
 if TYPE_CHECKING:
+    from gpuwise.cli.shown import Shown
     from gpuwise.facts.hardware.cpus import Cpu
     from gpuwise.plan.one_model import ModelAnswer
     from gpuwise.plan.one_op import Answer, Target
+else:
+    Shown = options_shown("op")
 
 SHAPES: dict[str, tuple[tuple[str, ...], str]] = {
     "matmul": (("M", "N", "K"), "gpuwise op matmul 10000 10000 10000 --on a100"),
@@ -52,6 +57,7 @@ def op(
     seq: Length | None = None,
     precision: Annotated[str | None, Parameter(metavar="FORMAT")] = None,
     ram: Annotated[str | None, Parameter(metavar="MEMORY")] = None,
+    shown: Shown | None = None,
     json: Annotated[bool, Parameter(negative="")] = False,
 ) -> int:
     """Predict the time, rate, share of peak and bottleneck of one operation, on a GPU or a CPU.
@@ -114,19 +120,16 @@ def op(
     if memory is not None and base is None and not any(isinstance(target, Cpu) for target in targets):
         raise InputError("--ram is the memory of a CPU, and none is named", hint="name one: --on 'Ryzen 7 5700G'")
     answer: Answer | ModelAnswer
+    text = ""
     if kind in ("decode", "train"):
         answer = _of_model(kind, words, targets, base, options)
     else:
         answer = _of_kernel(kind, words, targets, base, options)
-    if json:
-        from gpuwise.cli.op.view import document
-        from gpuwise.cli.out import print_json
+        text = answer.work.text
+    from gpuwise.plan.op_document import document
+    from gpuwise.report.answers.operations import op_answer
 
-        print_json(document(answer))
-    else:
-        from gpuwise.cli.op.view import show
-
-        show(answer)
+    report(document(answer), lambda made: op_answer(made, text), shown, json=json)
     return 0
 
 

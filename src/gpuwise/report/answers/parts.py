@@ -62,6 +62,9 @@ PARTS: Mapping[str, Mapping[str, str]] = {
         "findings": "Noticed in the step",
         "lines": "How each change is written",
     },
+    "op": {
+        "devices": "Each device",
+    },
     "memory": {
         "step": "Memory over the recorded history",
         "settings": "Other allocator settings, replayed",

@@ -26,6 +26,7 @@ from gpuwise.report.answers.answer import (
 )
 from gpuwise.report.answers.drawings import Dot, Line, around
 from gpuwise.report.answers.parts import PARTS
+from gpuwise.report.answers.passes import passes_answer
 from gpuwise.report.answers.values import BASIS, At
 from gpuwise.serve.load.targets import METRICS, statistic_words
 from gpuwise.units import format_bytes, format_duration, format_number, format_usd
@@ -40,6 +41,8 @@ PERCENTILES = ("p50", "p90", "p95", "p99", "mean")
 
 def capacity_answer(document: Mapping[str, Any], budget_usd_per_hour: float | None = None) -> Answer:
     """The answer for a load of tokens; over ``budget_usd_per_hour`` it is a no."""
+    if "forward" in document:
+        return passes_answer(document)
     d = At(document)
     ranked = list(_ranked(d["ranked"])) if d["ranked"] else []
     if "model" not in document:

@@ -102,12 +102,12 @@ def why_missed(alone: Point) -> str:
         longest = format_duration(worst.value_s * alone.longest)
         return (
             f"A request that meets nobody has a {name} of {value}, up to {longest} within its {P80} interval, where {limit} is "
-            f"allowed ({worst.target.key}): the target is kept by chance, and no number of replicas makes it sure."
+            f"allowed ({worst.target.key}): the target is kept by chance, and more replicas do not make it sure."
         )
     if worst.target.metric == "ttft":
-        because = "reading its prompt takes that long by itself: no number of replicas mends it"
+        because = "reading its prompt takes that long by itself: more replicas do not change that"
     elif worst.target.metric in ("tpot", "itl"):
-        because = "a token reads all weights by itself: no number of replicas mends it"
+        because = "a token reads all weights by itself: more replicas do not change that"
     else:
-        because = "an answer of that length takes that long by itself: no number of replicas mends it"
+        because = "an answer of that length takes that long by itself: more replicas do not change that"
     return f"A request that meets nobody has a {name} of {value} where {limit} is allowed ({worst.target.key}): {because}."

@@ -110,7 +110,7 @@ def _no_card(frame: Frame, width: int) -> list[Line]:
     for vendor, reason in frame.failed.items():
         out += [line(run("! " if n == 0 else "  ", "warn"), run(t)) for n, t in enumerate(wrap(f"{vendor}: {reason}", width - 3))]
     if frame.failed:
-        out.append(line(run("  `gpuwise doctor` says what mends it.", "dim")))
+        out.append(line(run("  `gpuwise doctor` prints the fix.", "dim")))
     return out
 
 
