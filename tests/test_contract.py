@@ -122,7 +122,7 @@ def test_the_package_runs_as_a_module(tmp_path: Path) -> None:
         return subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path, timeout=300)
 
     assert run("--version").stdout.strip() == gpuwise.__version__
-    assert "Will it fit?" in run("--help").stdout
+    assert "run it, adapt it" in run("--help").stdout
     refused = run("gpus", "no-such-gpu")
     assert refused.returncode == 2 and refused.stderr.startswith("error: ") and "hint: " in refused.stderr
 

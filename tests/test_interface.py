@@ -188,7 +188,6 @@ REFUSED: list[tuple[str, ...]] = [
     ("plan", "layers=2,hidden=-4,heads=2,vocab=10", "--on", "4090"),
     ("plan", "{tmp}/config.json", "--on", "4090"),
     ("plan", "{tmp}/broken.json", "--on", "4090"),
-    ("fit", "gpt2"),
     ("fit", "gpt2", "--on", "4090", "--sharding", "zero9"),
     ("fit", "gpt2", "--on", "4090", "--schedule", "zigzag"),
     ("fit", "gpt2", "--on", "4090", "--recompute", "some"),

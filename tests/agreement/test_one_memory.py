@@ -108,14 +108,14 @@ def test_the_context_is_the_same_for_a_model_and_for_own_code(gpu: str, own_code
 
 @pytest.mark.parametrize("gpu", GPUS)
 def test_the_usable_bytes_are_the_same_for_a_model_and_for_own_code(gpu: str, own_code: str, ask: Ask) -> None:
-    model = ask("fit", "gpt2", "--on", gpu)["device_bytes"]
+    model = ask("fit", "gpt2", "--on", gpu, "--for", "train")["device_bytes"]
     assert model == ask("fit", own_code, "--on", gpu)["memory"]["capacity_bytes"]
 
 
 @pytest.mark.parametrize("gpu", GPUS)
 def test_the_usable_bytes_are_what_compare_shows(gpu: str, ask: Ask) -> None:
     rows = {row["key"]: row["cells"][0] for row in ask("compare", gpu, "L40S")["rows"]}
-    assert rows["memory"]["value"] == ask("fit", "gpt2", "--on", gpu)["device_bytes"]
+    assert rows["memory"]["value"] == ask("fit", "gpt2", "--on", gpu, "--for", "train")["device_bytes"]
 
 
 # --- a training run ---

@@ -48,12 +48,12 @@ def options(name: str, before: Any, after: Any) -> list[str]:
 
 @pytest.mark.parametrize(("model", "asked"), PAIRS, ids=lambda v: v if isinstance(v, str) else " ".join(v))
 def test_remedies_are_what_asking_for_them_gives(ask: Ask, model: str, asked: tuple[str, ...]) -> None:
-    fit = ask("fit", model, "--on", *asked)
+    fit = ask("fit", model, "--for", "train", "--on", *asked)
     told = [*fit["remedies"], *fit["combinations"]]
     assert told
     for remedy in told:
         assert remedy["name"] != "as asked"
         words = options(remedy["name"], fit["strategy"], remedy["strategy"])
         replaced = {word.partition("=")[0] for word in words} | ({"--lora"} if "--qlora" in words else set())
-        again = ask("fit", model, "--on", *(a for a in asked if a.partition("=")[0] not in replaced), *words)
+        again = ask("fit", model, "--for", "train", "--on", *(a for a in asked if a.partition("=")[0] not in replaced), *words)
         assert {k: again[k] for k in SAME} == {k: remedy[k] for k in SAME}, (remedy["name"], words)

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from gpuwise.cli import streams
 from gpuwise.cli.bars import GLYPHS
 
-FIT = ("fit", "gpt2", "--on", "4090")
+FIT = ("fit", "gpt2", "--on", "4090", "--for", "train")
 FULL = Path("/dev/full")
 needs_full = pytest.mark.skipif(not FULL.exists(), reason="no /dev/full here")
 

@@ -67,7 +67,7 @@ def test_commands_run(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         code = run(shlex.split(command)[1:])
-    assert code == 0, err.getvalue()
+    assert code == 0 or (code == 1 and "--for" in command and not err.getvalue()), err.getvalue()
     assert out.getvalue().strip()
 
 
@@ -76,7 +76,7 @@ def test_commands_run(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_pages_show_what_the_program_says(command: str, output: str) -> None:
     """If it fails: ``python -m tools.docs.reference --examples README.md docs``."""
     code, now = reference.outcome(command)
-    assert code == (2 if output.startswith("error:") else 0)
+    assert code in ((2,) if output.startswith("error:") else (0, 1) if "--for" in command else (0,))
     assert command == LIVE or reference.without_search_time(now) == reference.without_search_time(output)
 
 
@@ -111,7 +111,7 @@ def test_python_examples_run(page: Path, code: str) -> None:
 def test_readme_has_exactly_two_shell_commands() -> None:
     commands = [body.strip() for page, body in _blocks("sh") if page.name == "README.md"]
     assert len(commands) == 2
-    assert re.fullmatch(r"pip install \. && gpuwise plan \S+ --on \S+ --tokens \S+", commands[0])
+    assert re.fullmatch(r"pip install \. && gpuwise fit \S+ --on \"[^\"]+\"", commands[0])
     assert commands[1] == "pip install -e '.[test,test-torch,test-export,test-browser]' && pytest -n auto --dist worksteal"
 
 

@@ -12,7 +12,11 @@ from hypothesis import strategies as st
 from gpuwise.errors import InputError, UnknownNameError
 from gpuwise.facts.hardware.naming import find_cluster
 from gpuwise.facts.models.catalogue import find_model
-from gpuwise.serve.local_run import CONTEXT, NEAR, TRIED, LocalRun, parts, run_document, run_locally
+from gpuwise.serve.local_changes import changes
+from gpuwise.serve.local_commands import commands
+from gpuwise.serve.local_document import run_document
+from gpuwise.serve.local_machine import machine_of
+from gpuwise.serve.local_run import CONTEXT, NEAR, TRIED, LocalRun, parts, run_locally
 from gpuwise.serve.streams import token_time
 
 MODELS = ("llama-3.1-8b", "qwen3.6-35b-a3b", "gemma-4-12b", "lfm2-8b-a1b", "mistral-small-3.2-24b")
@@ -20,7 +24,7 @@ CARDS = ("RTX 3060 12GB", "RTX 3090", "RTX 4090", "2xRTX 3090", "RX 7900 XTX", "
 
 
 def run(model: str, on: str, **more: object) -> LocalRun:
-    return run_locally(find_model(model), find_cluster(on), **more)  # pyright: ignore[reportArgumentType]
+    return run_locally(find_model(model), machine_of(find_cluster(on)), **more)  # pyright: ignore[reportArgumentType]
 
 
 @settings(deadline=None, max_examples=30)
@@ -85,7 +89,7 @@ def test_experts_go_to_ram_before_layers_and_what_is_left_fits() -> None:
 def test_what_the_file_or_the_publisher_says_is_the_format() -> None:
     assert [f.weights for f in run("gpt-oss-20b", "RTX 4090").formats] == ["MXFP4"]
     stored = replace(find_model("llama-3.1-8b"), stored_format="Q6_K")
-    assert [f.weights for f in run_locally(stored, find_cluster("RTX 4090")).formats] == ["Q6_K"]
+    assert [f.weights for f in run_locally(stored, machine_of(find_cluster("RTX 4090"))).formats] == ["Q6_K"]
 
 
 @pytest.mark.parametrize(
@@ -106,6 +110,7 @@ def test_what_cannot_be_asked_is_refused(model: str, on: str, more: dict[str, in
 
 def test_the_document_is_json() -> None:
     for model, on in (("llama-3.1-8b", "RTX 3060 12GB"), ("llama-3.3-70b", "RTX 4090"), ("gemma-4-e2b", "M3 Max 64GB")):
-        document = json.loads(json.dumps(run_document(run(model, on)), allow_nan=False))
+        found = run(model, on)
+        document = json.loads(json.dumps(run_document(found, changes(found), commands(found)), allow_nan=False))
         assert document["fits"] is (document["weights"] is not None)
         assert document["commands"][0]["words"][0] == "llama-server"

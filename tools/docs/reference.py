@@ -142,7 +142,8 @@ def refresh_page(text: str) -> str:
     def again(match: re.Match[str]) -> str:
         command = match["shown"] or match["said"]
         code, output = outcome(command)
-        keep = code == 1 or (code == 2 and not match["body"].startswith("error:") and match["body"].strip() != "")
+        refused = code == 1 and output.startswith("error:")
+        keep = refused or (code == 2 and not match["body"].startswith("error:") and match["body"].strip() != "")
         if keep:
             sys.stderr.write(f"{command}\n{output}")
         keep = keep or without_search_time(output) == without_search_time(match["body"])

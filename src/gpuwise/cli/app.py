@@ -40,7 +40,7 @@ COMMANDS: tuple[tuple[str, str, str], ...] = (
     (
         "fit",
         "gpuwise.cli.fit.command:fit",
-        "Will it fit? What fills the memory? What is the cheapest change that makes it fit?",
+        "What can I do with this model on this device: run it, adapt it, train it?",
     ),
     (
         "memory",

@@ -42,7 +42,7 @@ def machine_here(count: int | None = None, index: int | None = None) -> LocalMac
     raises, but where there is no GPU; InputError where the processor is unknown too."""
     root = kernel_root()
     ram = read_memory(root)
-    ram_bytes = total_bytes(root) if ram.available_bytes is None else ram.available_bytes
+    ram_bytes = float(ram.available_bytes or total_bytes(root) or 0)
     try:
         cluster, free = _found(count, index)
     except NoGpuHereError:

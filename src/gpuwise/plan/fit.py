@@ -109,7 +109,7 @@ def _remedies(goal: Goal, baseline: TrainingEstimate) -> tuple[Remedy[TrainingEs
     before = baseline.strategy
     legal: dict[Strategy, None] = {}
     for changes in lighter_changes(before, default_precision(goal.cluster.accelerator)[0]):
-        strategy = _legal(goal, before, changed(before, changes))
+        strategy = on_its_stack(goal, before, changed(before, changes))
         if strategy is not None and strategy != before:
             legal[strategy] = None
     remedies = [_remedy(goal, baseline, e) for e in estimate_all(goal, list(legal))]
@@ -117,7 +117,7 @@ def _remedies(goal: Goal, baseline: TrainingEstimate) -> tuple[Remedy[TrainingEs
     return tuple(sorted(helpful, key=remedy_order))
 
 
-def _legal(goal: Goal, before: Strategy, after: Strategy) -> Strategy | None:
+def on_its_stack(goal: Goal, before: Strategy, after: Strategy) -> Strategy | None:
     """``after`` on the same stack, or if that stack lacks it, on the default stack for it. Other adapters always take their
     own default stack, with its tool's recompute setting. None if neither has it."""
     if _adapters(after) == _adapters(before) and _is_legal(goal, after):

@@ -13,19 +13,18 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from gpuwise.errors import InputError, UnpredictableError
-from gpuwise.facts.hardware.cpus import Cpu, find_cpu
+from gpuwise.facts.hardware.cpus import Cpu
 from gpuwise.facts.hardware.systems import Cluster
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.predict.coefficients import load_json
-from gpuwise.predict.estimate import Estimate, to_document, weakest
+from gpuwise.predict.estimate import Estimate, weakest
 from gpuwise.predict.memory.kv_cache import kv_cache_bytes, state_bytes
-from gpuwise.serve.engines.engine import ENGINES, LOCAL_ENGINE, EngineConfig, Start, engine_runs
-from gpuwise.serve.engines.settings import Settings
+from gpuwise.serve.engines.engine import ENGINES, LOCAL_ENGINE
 from gpuwise.serve.formats import FORMATS, LLAMA_CPP_FORMATS, find_format, weight_bytes
+from gpuwise.serve.local_machine import LocalMachine
 from gpuwise.serve.memory import ServingMemory, local_memory
 from gpuwise.serve.processor import token_time as processor_time
-from gpuwise.serve.streams import prompt_time, spread, token_time
-from gpuwise.units import format_bytes
+from gpuwise.serve.streams import prompt_time, seconds, spread, token_time
 from gpuwise.workload.transformer.parameters import count_parameters
 
 TRIED = ("Q8_0", "Q6_K", "Q5_K_M", "Q4_K_M", "IQ4_XS", "Q3_K_M", "Q2_K")
@@ -38,12 +37,14 @@ CONTEXT = 8192
 CONTEXTS = (1024, 8192)
 WIDEST_OFFLOADED = 5.0
 """Bits a weight of a format to put partly in the host's memory: a wider one reads more of it for little."""
-BOTH_BITS = 6.0
-"""Bits a weight from which on a program with 4 and 8 bits alone is started with 8."""
 NEAR = 256
 """Tokens that llama.cpp rounds a context up to."""
-HOST = "i5-12400"
-"""The processor of a PC whose own is not known; its memory is that of its data sheet."""
+AT_ONCE = 8
+"""Conversations at once whose speed is given, where so many fit."""
+
+
+class NotLocalError(InputError):
+    """A model or a machine that local programs are not for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,61 +90,81 @@ class LocalRun:
     """``chosen`` is the format closest to the 16-bit model that fits with ``context`` tokens; None where none does."""
 
     arch: Architecture
-    cluster: Cluster
+    machine: LocalMachine
     context: int
     formats: tuple[FormatFit, ...]
     chosen: FormatFit | None
     speeds: tuple[Speed, ...]
-    cache_bytes_per_sequence: float
     state_bytes: float
     users: int
     """Sequences of ``context`` tokens whose caches fit together."""
+    at_once: tuple[int, Estimate] | None
+    """So many of them that write at once, and the tokens a second of each; None where that is not predicted."""
     longest_with_q8_cache: int
     offload: Offload | None
 
 
-def run_locally(
-    arch: Architecture, cluster: Cluster, *, context: int | None = None, weights: str | None = None, processor: Cpu | None = None
-) -> LocalRun:
-    """How ``arch`` runs on the devices of ``cluster``, in ``weights`` or the best format that fits.
+def run_locally(arch: Architecture, machine: LocalMachine, *, context: int | None = None, weights: str | None = None) -> LocalRun:
+    """How ``arch`` runs on ``machine``, in ``weights`` or the best format that fits.
 
-    Raises InputError for a model that does not write text, a context beyond the model's or more devices than the program takes;
-    UnknownNameError for a format.
+    Raises NotLocalError for a model that does not write text and for more devices than the program takes, InputError for a
+    context beyond the model's, UnknownNameError for a format.
     """
     if arch.kind != "decoder":
-        raise InputError(f"{arch.name} does not write text token by token", hint="`gpuwise capacity` takes it: --workload")
-    engine, n = ENGINES[LOCAL_ENGINE], cluster.n_accelerators
+        hint = "`gpuwise capacity` takes it: --workload"
+        raise NotLocalError(f"{arch.name} does not write text token by token", hint=hint)
+    engine, n = ENGINES[LOCAL_ENGINE], machine.n_devices
     if n > engine.in_turn:
-        raise InputError(
-            f"{engine.title} takes up to {engine.in_turn} devices, not {n}", hint="`gpuwise capacity` serves on more"
-        )
+        hint = "`gpuwise capacity` serves on more"
+        raise NotLocalError(f"{engine.title} takes up to {engine.in_turn} devices, not {n}", hint=hint)
     if context is not None and not 1 <= context <= arch.max_seq_len:
         raise InputError(f"{arch.name} takes up to {arch.max_seq_len:,} tokens", hint="give a shorter --context")
     length = context or min(CONTEXT, arch.max_seq_len)
-    fits = tuple(_format_fit(arch, cluster, name, length) for name in _names(arch, weights))
+    fits = tuple(format_fit(arch, machine, name, length) for name in _names(arch, weights))
     chosen = next((fit for fit in fits if fit.memory.fits), None)
+    state = state_bytes(arch)
     if chosen is None:
-        host = processor or find_cpu(HOST)
-        return LocalRun(
-            arch, cluster, length, fits, None, (), 0.0, state_bytes(arch), 0, 0, _offload(arch, cluster, length, fits, host)
-        )
+        return LocalRun(arch, machine, length, fits, None, (), state, 0, None, 0, _offload(arch, machine, length, fits))
     one = chosen.memory
-    room = one.most - one.weights - one.workspace
+    users = max(int((one.most - one.weights - one.workspace) // one.cache), 1) if one.cache else 1
     lengths = sorted({*(c for c in CONTEXTS if c <= chosen.longest_context), chosen.longest_context})
-    half = replace(engine.cache, dtype="q8_0", stages=n)
     return LocalRun(
         arch,
-        cluster,
+        machine,
         length,
         fits,
         chosen,
-        tuple(_speed(arch, cluster, chosen.weights, c) for c in lengths),
-        one.cache,
-        state_bytes(arch),
-        max(int(room // one.cache), 1) if one.cache else 1,
-        _longest(arch, lambda c: one.weights + one.workspace + float(kv_cache_bytes(arch, c, half)) <= one.most),
+        tuple(_speed(arch, machine, chosen.weights, c) for c in lengths),
+        state,
+        users,
+        _at_once(arch, machine, chosen.weights, length, min(users, AT_ONCE)),
+        longest_with_cache(arch, machine, chosen, "q8_0"),
         None,
     )
+
+
+def longest_with_cache(arch: Architecture, machine: LocalMachine, fit: FormatFit, dtype: str) -> int:
+    """The longest context of a format with a cache in ``dtype``; 0 where none fits."""
+    room = fit.memory.most - fit.memory.weights - fit.memory.workspace
+    return _longest(arch, lambda tokens: cache_bytes(arch, machine, tokens, dtype) <= room)
+
+
+def cache_bytes(arch: Architecture, machine: LocalMachine, tokens: int, dtype: str) -> float:
+    """Of one sequence on one device, with a cache in ``dtype``."""
+    layout = replace(ENGINES[LOCAL_ENGINE].cache, dtype=dtype, stages=machine.n_devices)
+    return float(kv_cache_bytes(arch, tokens, layout))
+
+
+def _at_once(arch: Architecture, machine: LocalMachine, weights: str, context: int, users: int) -> tuple[int, Estimate] | None:
+    if machine.cluster is None or users < 2:
+        return None
+    accelerator, n = machine.cluster.accelerator, machine.n_devices
+    try:
+        form = load_json(ENGINES[LOCAL_ENGINE].streams)["form"]
+        time = seconds(form, arch, accelerator, weights, float(context), n, users)
+    except UnpredictableError:
+        return None
+    return users, Estimate.from_log_sigma(time, *spread(accelerator)).inverse()
 
 
 def _names(arch: Architecture, weights: str | None) -> tuple[str, ...]:
@@ -158,18 +179,28 @@ def _names(arch: Architecture, weights: str | None) -> tuple[str, ...]:
     return ("MXFP4",) if arch.published_experts == "mxfp4" else TRIED
 
 
-def _format_fit(arch: Architecture, cluster: Cluster, weights: str, context: int) -> FormatFit:
-    accelerator, n = cluster.accelerator, cluster.n_accelerators
-
-    def memory(tokens: int) -> ServingMemory:
-        return local_memory(ENGINES[LOCAL_ENGINE], arch, accelerator, weights, n_devices=n, context=tokens)
-
-    found, longest = memory(context), _longest(arch, lambda tokens: memory(tokens).fits)
+def format_fit(arch: Architecture, machine: LocalMachine, weights: str, context: int) -> FormatFit:
+    """What ``weights`` take on ``machine`` with ``context`` tokens, and what they reach there."""
+    memory = _memory(arch, machine, weights, context)
+    longest = _longest(arch, lambda tokens: _memory(arch, machine, weights, tokens).fits)
     bits = 8.0 * weight_bytes(arch, weights) / count_parameters(arch).total
-    holds = found.weights + found.workspace <= found.most
-    rate = token_time(arch, accelerator, weights, context=context, n_devices=n).inverse() if holds else None
+    holds = memory.weights + memory.workspace <= memory.most
+    rate = _token_time(arch, machine, weights, context).inverse() if holds else None
     loss = "as published" if weights == "MXFP4" else LOSSES.get(weights, "none" if bits > 8.0 else "large")
-    return FormatFit(weights, bits, loss, found, longest, rate)
+    return FormatFit(weights, bits, loss, memory, longest, rate)
+
+
+def _memory(arch: Architecture, machine: LocalMachine, weights: str, context: int) -> ServingMemory:
+    engine, most = ENGINES[LOCAL_ENGINE], machine.most_bytes
+    return local_memory(engine, arch, most, weights, n_devices=machine.n_devices, context=context)
+
+
+def _token_time(arch: Architecture, machine: LocalMachine, weights: str, context: int) -> Estimate:
+    """Seconds of a token of one sequence."""
+    if machine.cluster is not None:
+        return token_time(arch, machine.cluster.accelerator, weights, context=context, n_devices=machine.n_devices)
+    assert machine.processor is not None
+    return processor_time(machine.processor, arch, weights, context=float(context)).time_s
 
 
 def _longest(arch: Architecture, fits: Callable[[int], bool]) -> int:
@@ -183,22 +214,31 @@ def _longest(arch: Architecture, fits: Callable[[int], bool]) -> int:
     return least * NEAR
 
 
-def _speed(arch: Architecture, cluster: Cluster, weights: str, context: int) -> Speed:
-    accelerator, engine = cluster.accelerator, ENGINES[LOCAL_ENGINE]
-    rate = token_time(arch, accelerator, weights, context=context, n_devices=cluster.n_accelerators).inverse()
+def _speed(arch: Architecture, machine: LocalMachine, weights: str, context: int) -> Speed:
+    rate, engine = _token_time(arch, machine, weights, context).inverse(), ENGINES[LOCAL_ENGINE]
+    if machine.cluster is None:
+        return Speed(context, rate, None, None)
+    accelerator = machine.cluster.accelerator
     try:
-        seconds = prompt_time(load_json(engine.streams)["form"], arch, accelerator, weights, batch=engine.prompt_batch)(
-            context, 0.0
-        )
+        time = prompt_time(load_json(engine.streams)["form"], arch, accelerator, weights, batch=engine.prompt_batch)
     except UnpredictableError:
         return Speed(context, rate, None, None)
-    first = Estimate.from_log_sigma(seconds, *spread(accelerator))
+    first = Estimate.from_log_sigma(time(context, 0.0), *spread(accelerator))
     return Speed(context, rate, first.inverse(context), first)
 
 
-def _offload(arch: Architecture, cluster: Cluster, context: int, fits: Sequence[FormatFit], processor: Cpu) -> Offload | None:
-    """The widest of the small formats whose rest the device holds: experts of some layers on the host, else whole layers."""
-    form = next((f for f in fits if f.bits < WIDEST_OFFLOADED), fits[-1])
+def _offload(arch: Architecture, machine: LocalMachine, context: int, fits: Sequence[FormatFit]) -> Offload | None:
+    """The widest of the small formats whose rest the device holds and the RAM: experts of some layers on the host, else whole
+    layers. None without a known processor, and where the GPU has no other memory than the host's."""
+    if machine.cluster is None or machine.cluster.accelerator.unified_memory or (host := machine.host) is None:
+        return None
+    small = [f for f in fits if f.bits < WIDEST_OFFLOADED] or [fits[-1]]
+    return next(filter(None, (_offloaded(arch, machine.cluster, host, machine.ram_bytes, context, f) for f in small)), None)
+
+
+def _offloaded(
+    arch: Architecture, cluster: Cluster, processor: Cpu, ram_bytes: float, context: int, form: FormatFit
+) -> Offload | None:
     memory, n, layers = form.memory, cluster.n_accelerators, arch.n_layers
     over = (memory.total - memory.most) * n
     if memory.workspace > memory.most:
@@ -218,6 +258,8 @@ def _offload(arch: Architecture, cluster: Cluster, context: int, fits: Sequence[
         per_layer = (whole + memory.cache * n) / layers
         gone = min(math.ceil(over / per_layer), layers)
         device_layers, on_host, share = layers - gone, gone * whole / layers, gone / layers
+    if on_host > ram_bytes:
+        return None
     host = processor_time(processor, arch, form.weights, context=float(context)).time_s.scaled(share)
     device = token_time(arch, cluster.accelerator, form.weights, context=context, n_devices=n).scaled(1.0 - share)
     low, high = host.low + device.low, host.high + device.high
@@ -230,87 +272,5 @@ def parts(run: LocalRun) -> Iterator[tuple[str, float]]:
     if run.chosen is None:
         return
     memory = run.chosen.memory
-    states = min(run.state_bytes / run.cluster.n_accelerators, memory.cache)
+    states = min(run.state_bytes / run.machine.n_devices, memory.cache)
     yield from (("weights", memory.weights), ("cache", memory.cache - states), ("state", states), ("buffers", memory.workspace))
-
-
-def run_document(run: LocalRun) -> dict[str, object]:
-    """The answer as ``--json`` prints it: bytes, seconds, tokens per second."""
-    count, chosen, device = count_parameters(run.arch), run.chosen, run.cluster
-    return {
-        "command": "fit",
-        "for": "run",
-        "model": {"id": run.arch.id, "name": run.arch.name, "parameters": count.total, "active_parameters": count.active},
-        "cluster": {"label": device.label, "accelerators": device.n_accelerators, "accelerator": device.accelerator.id},
-        "fits": chosen is not None,
-        "weights": None if chosen is None else chosen.weights,
-        "context": run.context,
-        "most_context": run.arch.max_seq_len,
-        "device_bytes": run.formats[0].memory.most,
-        "memory_bytes": None if chosen is None else chosen.memory.total,
-        "memory_parts_bytes": dict(parts(run)),
-        "headroom_bytes": None if chosen is None else chosen.memory.most - chosen.memory.total,
-        "longest_context": 0 if chosen is None else chosen.longest_context,
-        "longest_context_q8_cache": run.longest_with_q8_cache,
-        "users": run.users,
-        "speeds": [to_document(s) for s in run.speeds],
-        "formats": [_format_document(f) for f in run.formats],
-        "offload": None if run.offload is None else _offload_document(run.offload),
-        "commands": [{"name": name, "words": words} for name, words in commands(run)],
-        "assumed": list(_assumed(run)),
-    }
-
-
-def _format_document(f: FormatFit) -> dict[str, object]:
-    return {
-        "weights": f.weights,
-        "bits": f.bits,
-        "loss": f.loss,
-        "memory_bytes": f.memory.total,
-        "fits": f.memory.fits,
-        "longest_context": f.longest_context,
-        "tokens_per_s": to_document(f.tokens_per_s),
-    }
-
-
-def _offload_document(o: Offload) -> dict[str, object]:
-    return {
-        "weights": o.weights,
-        "device_layers": o.device_layers,
-        "host_expert_layers": o.host_expert_layers,
-        "host_bytes": o.host_bytes,
-        "processor": o.processor.name,
-        "tokens_per_s": to_document(o.tokens_per_s),
-    }
-
-
-def commands(run: LocalRun) -> Iterator[tuple[str, list[str]]]:
-    """What starts it in each program that runs on the device: its name and the words of the command."""
-    held, offload = run.chosen, run.offload
-    weights = held.weights if held is not None else offload.weights if offload is not None else None
-    if weights is None:
-        return
-    for engine in ENGINES.values():
-        local = engine.name == LOCAL_ENGINE
-        if not local and not (engine.streams and engine_runs(run.cluster.accelerator, engine.name) and held is not None):
-            continue
-        if not local and (run.arch.stored_bytes is not None or run.cluster.n_accelerators > engine.in_turn):
-            continue
-        form = weights if local else engine.by_bits[8 if held is not None and held.bits > BOTH_BITS else 4]
-        config = EngineConfig(engine.name, form, pp=run.cluster.n_accelerators)
-        at_once = engine.rules.tiers[0].tokens if engine.rules is not None else engine.prompt_batch
-        options = Settings(max_num_batched_tokens=at_once, max_num_seqs=1, prefix_caching=True)
-        words = engine.words(Start(run.arch.id, run.arch, config, options, run.context))
-        if local and held is None and offload is not None:
-            words[words.index("--n-gpu-layers") + 1] = str(offload.device_layers)
-            if offload.host_expert_layers:
-                words += ["--n-cpu-moe", str(offload.host_expert_layers)]
-        yield engine.title, words
-
-
-def _assumed(run: LocalRun) -> Iterator[str]:
-    yield from filter(None, (run.arch.assumption, run.cluster.assumption))
-    yield "a recent llama.cpp with flash attention, one conversation at a time, a 16-bit cache"
-    if run.offload is not None:
-        p = run.offload.processor
-        yield f"the host has a {p.name} with {format_bytes(p.memory_bandwidth_bytes_per_s)}/s of memory; its speed decides"

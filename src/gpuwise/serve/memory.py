@@ -107,13 +107,18 @@ def layers_of_stages(n_layers: int, stages: int) -> tuple[int, ...]:
 
 
 def local_memory(
-    engine: Engine, arch: Architecture, accelerator: Accelerator, weights: str, *, n_devices: int, context: int
+    engine: Engine, arch: Architecture, device: Accelerator | float, weights: str, *, n_devices: int, context: int
 ) -> ServingMemory:
-    """Bytes on one of ``n_devices`` that hold layers in turn under a local ``engine``, one sequence of ``context`` tokens."""
+    """Bytes on one of ``n_devices`` that hold layers in turn under a local ``engine``, one sequence of ``context`` tokens.
+    ``device`` is an accelerator, or the bytes that the program can have of one."""
     cache = float(kv_cache_bytes(arch, context, replace(engine.cache, stages=n_devices)))
     workspace = engine.prompt_batch * engine.buffer_bytes * (arch.vocab + 4 * arch.hidden)
-    if accelerator.unified_memory:
-        most = accelerator.memory_bytes * UNIFIED_SHARE
-    else:
-        most = usable_bytes(accelerator) - context_bytes(accelerator)
+    most = most_bytes(device) if isinstance(device, Accelerator) else device
     return ServingMemory(weight_bytes(arch, weights) / n_devices, cache, workspace, most)
+
+
+def most_bytes(accelerator: Accelerator, free_bytes: float = math.inf) -> float:
+    """What a local program can have of an accelerator with ``free_bytes`` free, without what its own context takes."""
+    if accelerator.unified_memory:
+        return min(accelerator.memory_bytes * UNIFIED_SHARE, free_bytes)
+    return min(usable_bytes(accelerator), free_bytes) - context_bytes(accelerator)

@@ -102,7 +102,7 @@ QUESTIONS: Mapping[str, Question] = {
         ),
         needs=("model",),
     ),
-    "fit": Question("fit", "A fit", (SUBJECT, GPUS, *TRAINING), needs=("model", "on")),
+    "fit": Question("fit", "A fit", (SUBJECT, GPUS, *TRAINING), always=("--for", "train"), needs=("model", "on")),
     "pick": Question(
         "pick",
         "Pick one",

@@ -9,8 +9,8 @@ from gpuwise.plan.explain import speed_words
 
 
 def test_no_comes_with_what_makes_it_fit(gpuwise: Callable[..., Any]) -> None:
-    ran = gpuwise("fit", "llama-3.1-8b", "--on", "4090")
-    assert ran.code == 0 and ran.err == ""
+    ran = gpuwise("fit", "llama-3.1-8b", "--on", "4090", "--for", "train")
+    assert ran.code == 1 and ran.err == ""
     assert ran.out.startswith("Llama 3.1 8B does not fit on 1x RTX 4090 to train every weight\n")
     for part in ("170 GiB", "too much", "What makes it fit", "QLoRA", ">99 %", "Assumed", "More: "):
         assert part in ran.out
@@ -18,7 +18,7 @@ def test_no_comes_with_what_makes_it_fit(gpuwise: Callable[..., Any]) -> None:
 
 
 def test_everything_has_each_change_and_other_gpus(gpuwise: Callable[..., Any]) -> None:
-    ran = gpuwise("fit", "llama-3.1-8b", "--on", "4090", "--all")
+    ran = gpuwise("fit", "llama-3.1-8b", "--on", "4090", "--for", "train", "--all")
     for part in ("Each change alone", "8-bit AdamW", "slower", "1x MI350X", "8x RTX 4090", "max_memory_allocated", "Alpaca"):
         assert part in ran.out
 

@@ -54,7 +54,11 @@ def test_the_verdict_comes_first(gpuwise: Callable[..., Any]) -> None:
         (("--for", "run", "--recompute", "full"), "options of a training with --for run"),
         (("--for", "run", "--weights", "Q9_K"), "unknown weight format"),
         (("--for", "run", "--context", "200k"), "takes up to 131,072 tokens"),
-        (("--context", "8k"), "--context and --weights are for running"),
+        (("--context", "8k", "--lora"), "--context is for running"),
+        (("--context", "200k"), "takes up to 131,072 tokens"),
+        (("--weights", "Q9_K"), "unknown weight format"),
+        (("--ram", "64GB", "--seq", "2048"), "of a training it is --host-memory"),
+        (("--for", "run", "--ram", "ddr9"), "does not name memory"),
         (("--for", "fun"), "--for"),
     ],
 )

@@ -10,7 +10,8 @@ from gpuwise.facts.hardware.naming import find_cluster
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.facts.models.catalogue import find_model
 from gpuwise.predict.columns import Columns
-from gpuwise.predict.memory.host import host_bytes, host_bytes_fit, host_limit_bytes
+from gpuwise.predict.memory.device import host_limit_bytes
+from gpuwise.predict.memory.host import host_bytes, host_bytes_fit
 from gpuwise.units import GIB
 from gpuwise.workload.strategy import RECOMPUTES, Strategy
 from gpuwise.workload.transformer.parameters import count_parameters

@@ -1,41 +1,54 @@
-"""``gpuwise fit``: will it fit, what fills the memory, what makes it fit."""
+"""``gpuwise fit``: what a model does on a device: run it, adapt it, train it; what fills the memory, what makes it fit."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
 from gpuwise.cli.options import LEFT_OPEN, NOTHING_FIXED, LayoutOptions, Length, Training, wishes_of
-from gpuwise.cli.shown import options_shown
+from gpuwise.cli.shown import options_shown, parts_shown
 from gpuwise.cli.step.options import NO_CODE, OwnCode, is_own_code, refuse_arguments, refuse_own
 from gpuwise.errors import InputError
 
 if TYPE_CHECKING:
     from gpuwise.cli.shown import Shown
+    from gpuwise.report.answers.answer import Answer
+    from gpuwise.serve.local_machine import LocalMachine
 else:
     Shown = options_shown("fit")
+
+Purpose = Literal["run", "finetune", "train"]
+OWN_PARTS: dict[Purpose, frozenset[str]] = {
+    "run": frozenset({"formats", "speeds", "changes", "start"}),
+    "train": frozenset({"ways", "step", "tried", "gpus"}),
+}
+"""Parts that the answer of one use alone has: asking for one means that use."""
 
 
 def fit(
     model: Annotated[str, Parameter(metavar="MODEL")],
     *arguments: str,
-    on: Annotated[str, Parameter(metavar="GPUS")],
-    purpose: Annotated[Literal["train", "finetune", "run"], Parameter(name="--for", metavar="train|finetune|run")] = "train",
+    on: Annotated[str | None, Parameter(show_default="this", metavar="DEVICE")] = None,
+    purpose: Annotated[Purpose | None, Parameter(name="--for", metavar="run|finetune|train")] = None,
     context: Annotated[Length | None, Parameter(show_default="8192, or the model's", metavar="TOKENS")] = None,
     weights: Annotated[str | None, Parameter(show_default="the best that fits", metavar="FORMAT")] = None,
+    ram: Annotated[str | None, Parameter(metavar="MEMORY")] = None,
     training: Training = LEFT_OPEN,
     fixed: LayoutOptions = NOTHING_FIXED,
     code: OwnCode = NO_CODE,
     shown: Shown | None = None,
     json: Annotated[bool, Parameter(negative="")] = False,
 ) -> int:
-    """Will it fit, to run it or to train it? What fills the memory? What makes it fit?
+    """What can I do with this model on this device: run it, adapt it, train it? What makes it fit?
 
-    To run: which format of the weights fits, how fast it writes and reads, how long a context, what starts it. To train, by
-    default: micro-batch 1, no sharding, no recompute, no offload. Your own code (train.py, train.py:make_step)
-    runs unmodified, without a GPU: see the guide "Your own training script".
+    Without --for: all three, briefly. With it, one in full. Run: which format of the weights fits, how fast it writes and reads,
+    how long a context, what would change it, what starts it. Finetune: adapters (LoRA). Train: every weight; by default
+    micro-batch 1, no sharding, no recompute, no offload. An option that only training has (--seq, --lora, --optimizer ...) means
+    --for train where --for is missing. Your own code (train.py, train.py:make_step) is trained: it runs unmodified, without a
+    GPU, see the guide "Your own training script". Exit code 0 where it fits, 1 where it does not; without --for: where it can be
+    run, and with options of a training always 0.
 
     Parameters
     ----------
@@ -46,80 +59,139 @@ def fit(
     arguments
         The script's own arguments, after --.
     on
-        The GPUs: 4090, 8xH100-SXM, 2x8xH200, dgx-a100, or this (the GPUs of this machine, as measured here).
+        The GPUs (4090, 8xH100-SXM, 2x8xH200, dgx-a100), a processor to run it on (Ryzen 7 5700G), or this: this machine, with the
+        memory that is free now.
     purpose
-        What for: train every weight, finetune (adapters: LoRA), or run it on your own device (llama.cpp).
+        What for: run it on your own device (llama.cpp), finetune it (adapters: LoRA), or train every weight.
     context
         To run: tokens of context to fit.
     weights
         To run: format of the weights: Q4_K_M, Q8_0, IQ4_XS ...
+    ram
+        To run: the RAM of that machine: 64GB, ddr4-3200x2 (type, MT/s, channels), or both in quotes.
     json
         One JSON document on the last line of stdout.
     """
-    if purpose == "run":
+    options = training != LEFT_OPEN or fixed != NOTHING_FIXED or code != NO_CODE or bool(arguments) or is_own_code(model)
+    use = purpose or ("train" if options else _of_parts(shown))
+    if use in (None, "run"):
         refuse_own(code)
         refuse_arguments(arguments)
-        return _run(model, on, training, fixed, context, weights, shown, json=json)
-    if context is not None or weights is not None:
-        raise InputError(
-            "--context and --weights are for running", hint="add --for run; the length of a training sequence is --seq"
-        )
-    if purpose == "finetune" and not (training.lora or fixed.qlora):
+        if options:
+            raise InputError("options of a training with --for run", hint="leave them out, or leave out --for run")
+        return _local(model, on, use, context, weights, ram, shown, json=json)
+    for name, value in (("--context", context), ("--weights", weights), ("--ram", ram)):
+        if value is not None:
+            other = {"--context": "the length of a training sequence is --seq", "--ram": "of a training it is --host-memory"}
+            raise InputError(
+                f"{name} is for running", hint=f"add --for run; {other.get(name, 'of a training it is --precision')}"
+            )
+    device = on or "this"
+    if use == "finetune" and not (training.lora or fixed.qlora):
         training = replace(training, lora=True)
     if is_own_code(model):
         from gpuwise.cli.step.fit import fit_own
 
-        return fit_own(model, on, training, fixed, code, arguments, shown=shown, json=json)
+        return fit_own(model, device, training, fixed, code, arguments, shown=shown, json=json)
     refuse_own(code)
     refuse_arguments(arguments)
     from gpuwise.plan.api import fit as check
     from gpuwise.plan.document import answer_document
 
-    document = answer_document(check(model, on, wishes_of(training, fixed)))
+    document = answer_document(check(model, device, wishes_of(training, fixed)))
     if json:
-        from gpuwise.cli.out import print_json
-
-        print_json(document)
+        _print(document)
     else:
-        from gpuwise.cli.answer import show
         from gpuwise.report.answers.training import fit_answer
 
-        show(fit_answer(document), shown)
-    return 0
+        _show(fit_answer(document), shown)
+    return 1 if purpose is not None and not document["fits"] else 0
 
 
-def _run(
+def _of_parts(shown: Shown | None) -> Purpose | None:
+    """The use that alone has a part that is asked for."""
+    asked = set(() if shown is None else parts_shown(shown) or ())
+    return next((use for use, parts in OWN_PARTS.items() if asked & parts), None)
+
+
+def _local(
     model: str,
-    on: str,
-    training: Training,
-    fixed: LayoutOptions,
+    on: str | None,
+    use: str | None,
     context: int | None,
     weights: str | None,
+    ram: str | None,
     shown: Shown | None,
     *,
     json: bool,
 ) -> int:
-    """``--for run``. Raises InputError for options of a training."""
-    from gpuwise.facts.hardware.naming import find_cluster
+    """``--for run``, or the three uses."""
     from gpuwise.facts.models.catalogue import find_model_to_run
     from gpuwise.facts.models.stored import check_agrees
     from gpuwise.serve.formats import is_stored_as
-    from gpuwise.serve.local_run import run_document, run_locally
 
-    if training != LEFT_OPEN or fixed != NOTHING_FIXED:
-        raise InputError("options of a training with --for run", hint="leave them out, or leave out --for run")
     arch = find_model_to_run(model)
     if weights is not None and arch.stored_format is not None:
         check_agrees(arch, weights, [form for form in (arch.stored_format,) if is_stored_as(form, weights)])
-    run = run_locally(arch, find_cluster(on), context=context, weights=weights)
-    document = run_document(run)
-    if json:
-        from gpuwise.cli.out import print_json
+    machine = _machine(on, ram)
+    document: dict[str, Any]
+    if use is None:
+        from gpuwise.plan.uses import uses_document
 
-        print_json(document)
+        document = uses_document(arch, machine, context=context, weights=weights)
     else:
-        from gpuwise.cli.answer import show
+        from gpuwise.serve.local_changes import changes
+        from gpuwise.serve.local_commands import commands
+        from gpuwise.serve.local_document import run_document
+        from gpuwise.serve.local_run import run_locally
+
+        run = run_locally(arch, machine, context=context, weights=weights)
+        document = run_document(run, changes(run), commands(run))
+    if json:
+        _print(document)
+    elif use is None:
+        from gpuwise.report.answers.uses import uses_answer
+
+        _show(uses_answer(document), shown)
+    else:
         from gpuwise.report.answers.running import run_answer
 
-        show(run_answer(document), shown)
-    return 0 if run.chosen is not None else 1
+        _show(run_answer(document), shown)
+    return 0 if document["fits"] else 1
+
+
+def _machine(on: str | None, ram: str | None) -> LocalMachine:
+    """The machine with the device ``on``; this one where none is named. Raises InputError, UnknownNameError."""
+    from gpuwise.errors import UnknownNameError
+    from gpuwise.facts.hardware.naming import USUAL, find_cluster
+    from gpuwise.facts.hardware.ram import Ram, read_ram, take_size
+    from gpuwise.facts.hardware.this import THIS, counted_here, is_this
+    from gpuwise.serve.local_machine import machine_of
+
+    if on is None or is_this(on):
+        if ram is not None:
+            raise InputError("--ram is of a machine that is named", hint="the RAM of this one is known: leave it out")
+        from gpuwise.machine.this import machine_here
+
+        return machine_here(*counted_here(on or THIS))
+    memory = None if ram is None else read_ram(ram)
+    try:
+        return machine_of(find_cluster(on, prefer=USUAL), memory)
+    except UnknownNameError:
+        from gpuwise.plan.one_op import find_target
+
+        target = find_target(on, memory)
+    size = take_size(on)[0]
+    return machine_of(target, memory if size is None else replace(memory or Ram(), size_bytes=size))
+
+
+def _print(document: dict[str, Any]) -> None:
+    from gpuwise.cli.out import print_json
+
+    print_json(document)
+
+
+def _show(answer: Answer, shown: Shown | None) -> None:
+    from gpuwise.cli.answer import show
+
+    show(answer, shown)

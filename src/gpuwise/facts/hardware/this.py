@@ -37,12 +37,17 @@ def is_this(text: str) -> bool:
     return _THIS.fullmatch(text) is not None
 
 
-def this_cluster(text: str) -> Cluster:
-    """The GPUs of this machine that ``text`` means. Raises NoGpuHereError, InputError where there are fewer or they differ."""
+def counted_here(text: str) -> tuple[int | None, int | None]:
+    """The count of ``2xthis`` and the index of ``this:0``."""
     match = _THIS.fullmatch(text)
     assert match is not None
     count, index = (None if found is None else int(found) for found in match.groups())
-    return _cluster[0](count, index)
+    return count, index
+
+
+def this_cluster(text: str) -> Cluster:
+    """The GPUs of this machine that ``text`` means. Raises NoGpuHereError, InputError where there are fewer or they differ."""
+    return _cluster[0](*counted_here(text))
 
 
 def this_processor() -> Cpu:

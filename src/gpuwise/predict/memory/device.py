@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from gpuwise.errors import DataError
 from gpuwise.facts.hardware.accelerators import Accelerator
+from gpuwise.facts.hardware.systems import Cluster
 from gpuwise.predict.coefficients import load_json
 from gpuwise.predict.estimate import Basis
 from gpuwise.units import GIB
@@ -21,6 +22,8 @@ from gpuwise.workload.stacks.stack import find_stack
 from gpuwise.workload.strategy import STACKS
 
 F64 = NDArray[np.float64]
+HOST_SHARE = 0.8
+"""Share of the host's memory available; the rest is for the operating system, data loaders and page cache."""
 METRICS = ("allocated", "reserved", "device")
 """torch's max_memory_allocated and max_memory_reserved, and what nvidia-smi shows."""
 
@@ -55,6 +58,11 @@ def stack_memory(stack: str) -> StackMemory:
         return replace(StackMemory(**table[like if like in table else "default"]), basis="derived")
     except TypeError as error:
         raise DataError(f"memory.json: {stack}: {error}") from None
+
+
+def host_limit_bytes(cluster: Cluster) -> float:
+    """Bytes of one host available for offload."""
+    return HOST_SHARE * (cluster.system.stated_host_memory_bytes or cluster.system.host_memory_bytes)
 
 
 def usable_bytes(accelerator: Accelerator) -> float:

@@ -8,14 +8,12 @@ from numpy.typing import NDArray
 from gpuwise.facts.hardware.systems import Cluster
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.predict.columns import Columns
+from gpuwise.predict.memory.device import host_limit_bytes
 from gpuwise.predict.memory.saved import SavedBytes
 from gpuwise.predict.parallel.shards import stages
 from gpuwise.workload.optimizer import frozen_bytes, parameter_bytes
 from gpuwise.workload.strategy import RECOMPUTES, Strategy
 from gpuwise.workload.transformer.parameters import adapter_parameters, count_parameters
-
-HOST_SHARE = 0.8
-"""Share of the host's memory available; the rest is for the operating system, data loaders and page cache."""
 
 
 def host_bytes(
@@ -50,11 +48,6 @@ def host_bytes_fit(
     if not ((c.offload_optimizer > 0).any() or (c.offload_activations > 0).any()):
         return np.ones(1, bool)
     return host_bytes(arch, cluster, saved, n_layers, c, at) <= host_limit_bytes(cluster)
-
-
-def host_limit_bytes(cluster: Cluster) -> float:
-    """Bytes of one host available for offload."""
-    return HOST_SHARE * (cluster.system.stated_host_memory_bytes or cluster.system.host_memory_bytes)
 
 
 def trained_share(arch: Architecture, base: Strategy) -> float:

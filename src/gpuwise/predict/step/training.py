@@ -20,8 +20,8 @@ from gpuwise.facts.models.catalogue import find_model
 from gpuwise.facts.models.stored import check_trainable
 from gpuwise.predict.columns import Columns
 from gpuwise.predict.estimate import Basis, Estimate, weakest
-from gpuwise.predict.memory.device import usable_bytes
-from gpuwise.predict.memory.host import host_bytes, host_limit_bytes
+from gpuwise.predict.memory.device import host_limit_bytes, usable_bytes
+from gpuwise.predict.memory.host import host_bytes
 from gpuwise.predict.memory.strategies import MemoryColumns, memory_columns
 from gpuwise.predict.stack_costs import StackCosts, find_stack_costs, kernel_share
 from gpuwise.predict.step.costs import FAMILIES, PartCosts, PointCosts

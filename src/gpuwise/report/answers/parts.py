@@ -50,8 +50,10 @@ PARTS: Mapping[str, Mapping[str, str]] = {
         "prove": "Prove it",
     },
     "fit": {
+        "uses": "What you can do with it",
         "formats": "Formats of weights, and what each costs",
         "speeds": "How fast, by tokens of context",
+        "changes": "What would change it",
         "start": "What starts it",
         "ways": "What makes it fit",
         "memory": "What fills the memory",

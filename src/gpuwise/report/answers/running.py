@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from gpuwise.report.answers.answer import (
@@ -11,6 +11,7 @@ from gpuwise.report.answers.answer import (
     Column,
     Command,
     Figure,
+    Notes,
     Number,
     Phrase,
     Row,
@@ -24,6 +25,7 @@ from gpuwise.report.answers.parts import PARTS
 from gpuwise.report.answers.values import At
 
 TITLES = PARTS["fit"]
+PRICED = "Price: of the cards to add, new or used, whichever costs less."
 
 
 def run_answer(document: Mapping[str, Any]) -> Answer:
@@ -49,12 +51,11 @@ def run_answer(document: Mapping[str, Any]) -> Answer:
         ),
         _fitting(d) if fits else _part_in_ram(d),
         [
-            Section("formats", TITLES["formats"], [_formats(d)], first=True),
+            Section("formats", TITLES["formats"], [_formats(d)], first=fits),
             *([Section("speeds", TITLES["speeds"], [_speeds(d)], first=True)] if d["speeds"] else []),
-            *([Section("memory", TITLES["memory"], [_memory(d)], first=True)] if fits else []),
-            Section(
-                "start", TITLES["start"], [Command(c["name"].text, [str(w.value) for w in c["words"]]) for c in d["commands"]]
-            ),
+            *([Section("memory", TITLES["memory"], [_memory(d), Notes(list(_memory_notes(d)))], first=True)] if fits else []),
+            *([Section("changes", _title(fits), [_changes(d)], first=not fits)] if d["changes"] or offload else []),
+            *([Section("start", TITLES["start"], [_command(c) for c in d["commands"]])] if d["commands"] else []),
         ],
         _next(d),
         assumed=[str(s.value) for s in d["assumed"]],
@@ -86,8 +87,12 @@ def _fitting(d: At) -> list[Figure]:
     more: Phrase = ""
     if d["longest_context_q8_cache"].number > d["longest_context"].number:
         more = ("with --cache-type-k/v q8_0 up to ", _tokens(d["longest_context_q8_cache"]))
-    users: Phrase = (d["users"], " conversations of ", d["context"], " fit together") if d["users"].number > 1 else ""
-    return [*figures, Figure("context", longest, users, more)]
+    figures.append(Figure("context", longest, "", more))
+    if d["users"].number > 1:
+        each: Phrase = (d["at_once"]["users"], " at once write ", d["at_once"]["tokens_per_s_each"], " tokens/s each")
+        users: Phrase = ("up to ", d["users"], " at once")
+        figures.append(Figure("users", users, ("with ", d["context"], " tokens each"), each if d["at_once"] else ""))
+    return figures
 
 
 def _part_in_ram(d: At) -> list[Figure]:
@@ -155,10 +160,79 @@ def _memory(d: At) -> Stack:
     return Stack("memory", TITLES["memory"], parts, d["memory_bytes"], d["device_bytes"], d["headroom_bytes"])
 
 
+def _memory_notes(d: At) -> Iterator[Phrase]:
+    """What the driver takes beside, and the cache in other types."""
+    if d["driver_bytes"]:
+        yield ("The driver, its context and other programs take ", d["driver_bytes"], " more")
+    by_type = d["cache_bytes"].items()
+    if by_type and by_type[0][1].number:
+        yield [
+            "Cache and states of ",
+            d["context"],
+            " tokens: ",
+            *(x for n, p in by_type for x in (", " * (n != "fp16"), p, f" in {n}")),
+        ]
+
+
+def _title(fits: bool) -> str:
+    return TITLES["changes"] if fits else "What makes it fit"
+
+
+def _changes(d: At) -> Table:
+    """Each change with what it brings; a place in RAM first."""
+    columns = [
+        Column("change", words=True),
+        Column("format", words=True, leaves=2),
+        Column("memory", leaves=1),
+        Column("tokens/s"),
+        Column("longest context"),
+        Column("price"),
+    ]
+    rows: list[Row] = []
+    o = d["offload"]
+    if o:
+        experts = o["host_expert_layers"]
+        where: Phrase = ("experts of ", experts, " layers in RAM") if experts.number else (_host_layers(o), " layers in RAM")
+        rate = o["tokens_per_s"]
+        rows.append(
+            Row([Cell(where), Cell(o["weights"]), Cell("-"), Cell(rate, span(rate)), Cell(_tokens(d["context"])), Cell("-")])
+        )
+    for c in d["changes"]:
+        rate, day = c["tokens_per_s"], c["as_of"].value
+        price: Phrase = c["usd"] if c["usd"] else "-"
+        rows.append(
+            Row(
+                [
+                    Cell(c["name"], sets={k: str(v.value) for k, v in c["sets"].items() if k in ("on", "weights", "context")}),
+                    Cell(c["weights"]),
+                    Cell(c["memory_bytes"]) if c["memory_bytes"] else Cell("-"),
+                    Cell(rate, span(rate)) if rate else Cell("same"),
+                    Cell(_tokens(c["longest_context"])),
+                    Cell(price, f"observed {day}" if day else ""),
+                ]
+            )
+        )
+    below = PRICED if any(c["usd"] for c in d["changes"]) else ""
+    return Table(_title(bool(d["fits"].value)), columns, rows, below)
+
+
+def _host_layers(o: At) -> Phrase:
+    return Number(o["host_layers"], lambda n: f"{n:.0f}")
+
+
+def _command(c: At) -> Command:
+    file = [str(part.value) for part in c["file"]] if c["file"] else None
+    return Command(c["name"].text, [str(w.value) for w in c["words"]], file=None if file is None else (file[0], file[1]))
+
+
 def _next(d: At) -> Command | None:
-    """What starts it; where nothing does, which devices are there for it."""
+    """What starts it; where nothing does, a change that makes it fit, else which devices are there for it."""
     for c in d["commands"]:
         return Command(f"Start it with {c['name'].text}", [str(w.value) for w in c["words"]])
+    for c in d["changes"]:
+        sets = {k: str(v.value) for k, v in c["sets"].items()}
+        if "cache_type" not in sets:
+            return Command(f"With {c['name'].text}", command="fit", sets=sets)
     words = ["gpuwise", "pick", "--for", "infer", "--model", d["model"]["id"].text]
     return Command("Which devices run it", words)
 

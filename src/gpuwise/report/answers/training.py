@@ -264,14 +264,14 @@ PLAN_TOO = "How long and how much"
 def _next(d: At) -> Command | None:
     """The first way that options give; of what fits, its plan."""
     if d["fits"].value:
-        return Command(PLAN_TOO, command="plan")
+        return Command(PLAN_TOO, command="plan", drops=("for",))
     for r in d["combinations"]:
         sets = differences(d["strategy"], r["strategy"])
         if sets:
             return Command(f"Take {_short(r['name'].text)}", sets=sets)
     for name in ("more", "bigger"):
         for o in d[name]:
-            return Command(f"On {o['cluster']['label'].text}", command="plan", sets={"on": _on(o["cluster"])})
+            return Command(f"On {o['cluster']['label'].text}", command="plan", sets={"on": _on(o["cluster"])}, drops=("for",))
     return None
 
 

@@ -15,9 +15,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuwise.facts.models.architecture import Architecture
 from gpuwise.serve.capacity.configurations import Configuration, published_format
-from gpuwise.serve.engines.engine import DEFAULT_ENGINE, Command, Start
+from gpuwise.serve.engines.engine import DEFAULT_ENGINE, Command, Start, model_name
 from gpuwise.serve.iteration_kernels import half_format
 from gpuwise.serve.load.load import Load
 from gpuwise.serve.load.requests import Requests
@@ -33,11 +32,6 @@ _CHECKPOINT = {"int4_wo": "AWQ or GPTQ", "nvfp4": "NVFP4", "mxfp4": "MXFP4", "in
 
 LENGTH_STEP = 1024
 """Step in tokens of the reported length of a cache shorter than the model's context."""
-
-
-def model_name(arch: Architecture) -> str:
-    """The repository of the checkpoint, the id if unknown."""
-    return next((name for name in arch.aliases if "/" in name), arch.id)
 
 
 def start_commands(configuration: Configuration) -> tuple[Command, ...]:

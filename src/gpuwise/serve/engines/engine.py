@@ -247,6 +247,11 @@ class Command:
     file: tuple[str, str] | None = None
 
 
+def model_name(arch: Architecture) -> str:
+    """The repository of the checkpoint, the id if unknown."""
+    return next((name for name in arch.aliases if "/" in name), arch.id)
+
+
 def tensor_parallel(arch: Architecture, weights: str, ranks: int, engine: str = DEFAULT_ENGINE) -> EngineConfig:
     """``arch`` split over ``ranks`` accelerators as the engine does by default, with tensor-parallel experts. Raises
     UnknownNameError."""

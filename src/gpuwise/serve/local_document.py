@@ -1,0 +1,100 @@
+"""The answer of a model on one's own device as a document."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from gpuwise.predict.estimate import to_document
+from gpuwise.serve.local_changes import CACHE_TYPES, Change
+from gpuwise.serve.local_commands import LocalCommand
+from gpuwise.serve.local_run import FormatFit, LocalRun, Offload, cache_bytes, parts
+from gpuwise.units import format_bytes
+from gpuwise.workload.transformer.parameters import count_parameters
+
+
+def run_document(run: LocalRun, changes: Iterable[Change] = (), commands: Iterable[LocalCommand] = ()) -> dict[str, object]:
+    """The answer as ``--json`` prints it: bytes, seconds, tokens per second."""
+    count, chosen, machine = count_parameters(run.arch), run.chosen, run.machine
+    device = None if machine.cluster is None else machine.cluster.accelerator
+    return {
+        "command": "fit",
+        "for": "run",
+        "model": {"id": run.arch.id, "name": run.arch.name, "parameters": count.total, "active_parameters": count.active},
+        "cluster": {
+            "label": machine.label,
+            "accelerators": 0 if device is None else machine.n_devices,
+            "accelerator": None if device is None else device.id,
+        },
+        "machine": {
+            "here": machine.here,
+            "processor": None if machine.processor is None else machine.processor.name,
+            "ram_bytes": machine.ram_bytes,
+            "free_bytes": machine.free_bytes,
+        },
+        "fits": chosen is not None,
+        "weights": None if chosen is None else chosen.weights,
+        "context": run.context,
+        "most_context": run.arch.max_seq_len,
+        "device_bytes": machine.most_bytes,
+        "driver_bytes": None if device is None else device.memory_bytes - machine.most_bytes,
+        "memory_bytes": None if chosen is None else chosen.memory.total,
+        "memory_parts_bytes": dict(parts(run)),
+        "cache_bytes": {dtype: cache_bytes(run.arch, machine, run.context, dtype) for dtype in CACHE_TYPES},
+        "headroom_bytes": None if chosen is None else chosen.memory.most - chosen.memory.total,
+        "longest_context": 0 if chosen is None else chosen.longest_context,
+        "longest_context_q8_cache": run.longest_with_q8_cache,
+        "users": run.users,
+        "at_once": None if run.at_once is None else {"users": run.at_once[0], "tokens_per_s_each": to_document(run.at_once[1])},
+        "speeds": [to_document(s) for s in run.speeds],
+        "formats": [_format_document(f) for f in run.formats],
+        "offload": None if run.offload is None else _offload_document(run.offload, run.arch.n_layers),
+        "changes": [_change_document(c) for c in changes],
+        "commands": [{"name": c.name, "words": list(c.words), "file": list(c.file or ())} for c in commands],
+        "assumed": list(_assumed(run)),
+    }
+
+
+def _change_document(c: Change) -> dict[str, object]:
+    return {
+        "name": c.name,
+        "weights": c.weights,
+        "memory_bytes": c.memory_bytes,
+        "longest_context": c.longest_context,
+        "tokens_per_s": to_document(c.tokens_per_s),
+        "sets": dict(c.sets),
+        "usd": c.usd,
+        "as_of": None if c.as_of is None else c.as_of.isoformat(),
+    }
+
+
+def _format_document(f: FormatFit) -> dict[str, object]:
+    return {
+        "weights": f.weights,
+        "bits": f.bits,
+        "loss": f.loss,
+        "memory_bytes": f.memory.total,
+        "fits": f.memory.fits,
+        "longest_context": f.longest_context,
+        "tokens_per_s": to_document(f.tokens_per_s),
+    }
+
+
+def _offload_document(o: Offload, layers: int) -> dict[str, object]:
+    return {
+        "weights": o.weights,
+        "device_layers": o.device_layers,
+        "host_layers": layers - o.device_layers,
+        "host_expert_layers": o.host_expert_layers,
+        "host_bytes": o.host_bytes,
+        "processor": o.processor.name,
+        "tokens_per_s": to_document(o.tokens_per_s),
+    }
+
+
+def _assumed(run: LocalRun) -> Iterator[str]:
+    yield from filter(None, (run.arch.assumption, *run.machine.assumed))
+    yield "a recent llama.cpp with flash attention, one conversation at a time, a 16-bit cache"
+    if run.offload is not None:
+        p, ram = run.offload.processor, format_bytes(run.machine.ram_bytes)
+        speed = f"{format_bytes(p.memory_bandwidth_bytes_per_s)}/s"
+        yield f"the processor is {p.name} with memory of {speed}, which decides; {ram} of RAM are free"
