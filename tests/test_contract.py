@@ -164,7 +164,7 @@ def test_every_optional_library_is_in_the_extra_its_hint_names() -> None:
     extras = _requirements()
     for library, extra in EXTRAS.items():
         assert library in extras[extra], f"{library} is not in the extra {extra}"
-    assert "gpuwise[plots,parquet,torch,prices,ui]" in extras["all"]
+    assert "gpuwise[parquet,torch,prices,ui]" in extras["all"]
 
 
 def test_every_extra_is_on_the_page_about_installing() -> None:

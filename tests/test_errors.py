@@ -32,11 +32,11 @@ def test_layout_error_names_its_rule() -> None:
 
 
 def test_a_missing_library_is_named_with_the_extra_that_brings_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(MissingExtraError) as caught:
-        require("matplotlib", "a figure")
-    assert caught.value.message == "a figure needs matplotlib, which is not installed"
-    assert caught.value.hint == "pip install 'gpuwise[plots]'"
+        require("pyarrow", "a figure")
+    assert caught.value.message == "a figure needs pyarrow, which is not installed"
+    assert caught.value.hint == "pip install 'gpuwise[parquet]'"
     with pytest.raises(MissingExtraError) as caught:
         require("no_such_library", "this", otherwise="do without")
     assert caught.value.hint == "pip install no_such_library, or do without"

@@ -171,7 +171,6 @@ class MissingExtraError(GpuwiseError):
 
 
 EXTRAS = {
-    "matplotlib": "plots",
     "pyarrow": "parquet",
     "torch": "torch",
     "gpuhunt": "prices",

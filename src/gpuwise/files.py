@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn, TypeVar, cast
 
-from gpuwise.errors import FieldError, FileError, InputError, require
+from gpuwise.errors import FieldError, FileError, InputError
 
 MIB, GIB = 1 << 20, 1 << 30
 MOST_BYTES = 64 * MIB
@@ -251,8 +251,7 @@ def drop_torn_line(path: Path) -> None:
 
 
 def check_target(path: Path | None, suffixes: Sequence[str]) -> None:
-    """Raises InputError when a file with one of ``suffixes`` cannot be written at ``path``, MissingExtraError
-    when it holds figures and matplotlib is not installed; None is no target."""
+    """Raises InputError when a file with one of ``suffixes`` cannot be written at ``path``; None is no target."""
     if path is None:
         return
     suffixes_text = " or ".join(suffixes)
@@ -263,8 +262,6 @@ def check_target(path: Path | None, suffixes: Sequence[str]) -> None:
         raise InputError(f"{what} not a kind of file this writes", hint=f"end the name in {suffixes_text}")
     if not path.parent.is_dir():
         raise InputError(f"{path.parent} is not a directory", hint="make it first")
-    if path.suffix.lower() in (*PAGE_SUFFIXES, *FIGURE_SUFFIXES):
-        require("matplotlib", "a figure")
 
 
 def write_text(path: Path, text: str, suffixes: Sequence[str]) -> None:

@@ -16,13 +16,6 @@ OWN_CODE = "examples/train_gpt.py:make_step"
 @pytest.mark.parametrize(
     ("library", "extra", "command"),
     [
-        ("matplotlib", "plots", ("compare", "h100", "a100", "--html", "{}/page.html")),
-        ("matplotlib", "plots", ("compare", "h100", "a100", "--svg", "{}/figure.svg")),
-        ("matplotlib", "plots", ("cost", "--on", "8xH100-SXM", "--html", "{}/page.html")),
-        ("matplotlib", "plots", ("cost", "--on", "8xH100-SXM", "--svg", "{}/figure.svg")),
-        ("matplotlib", "plots", ("memory", "{}/none.pickle", "--timeline", "{}/memory.svg")),
-        ("matplotlib", "plots", ("profile", "--trace", "{}/none.json", "--html", "{}/page.html")),
-        ("matplotlib", "plots", ("fit", OWN_CODE, "--on", "h100-sxm", "--timeline", "{}/memory.svg")),
         ("pyarrow", "parquet", ("top", "--demo", "--record", "{}/watch.parquet", "--interval", "1s")),
         ("pyarrow", "parquet", ("top", "--replay", "{}/old.parquet", "--once")),
         ("torch", "torch", ("fit", OWN_CODE, "--on", "h100-sxm")),

@@ -67,7 +67,7 @@ CASES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("cost --on 4090,8xH100-SXM --rules", ("own wins at 100", "436", r"\$\d")),
     ("cost llama-3.1-8b --on 8xh100 --tokens 15B", (r"\$2,\d{3}", "kWh", "total", "gpuwise plan")),
     ("cost llama-3.1-8b --on 8xh100 --tokens 15B --all", ("kWh", "total", "at the meter", "a checkpoint every")),
-    ("cost llama-3.1-8b --on 8xh100 --tokens 15B --country DE", ("CO2e", "electricity")),
+    ("cost llama-3.1-8b --on 8xh100 --tokens 15B --country DE", ("CO2e", "--power")),
     ("models", ("id", "parameters", "context")),
     ("models llama-3.1-8b", ("8,030,261,248", "arxiv")),
     ("cpus", ("vendor", "processors")),

@@ -21,20 +21,21 @@ from gpuwise.money.rent_or_own.renting import rent_of
 from gpuwise.money.rent_or_own.scenarios import rent_or_own
 from gpuwise.money.run.cost import Run, run_cost
 from gpuwise.money.run.document import run_document
-from gpuwise.pick.compare.comparison import Comparison, compare_accelerators
+from gpuwise.pick.compare.comparison import compare_accelerators
+from gpuwise.pick.compare.document import comparison_document as compared_document
 from gpuwise.plan.cluster_document import cluster_document
 from gpuwise.predict.estimate import Estimate
+from gpuwise.report.answers.choosing import compare_answer
 from gpuwise.report.answers.costs import own_answer, run_answer
 from gpuwise.report.answers.written import page_of
-from gpuwise.report.compare_page import compare_page
 
 TODAY = datetime.date(2026, 11, 21)
 VOID = {"meta", "link", "br", "img", "hr", "input"}
 
 
 @cache
-def _comparison(model: str | None) -> Comparison:
-    return compare_accelerators(["RTX 4090", "L40S", "A100 80GB"], today=TODAY, model=model)
+def _comparison(model: str | None) -> dict[str, Any]:
+    return compared_document(compare_accelerators(["RTX 4090", "L40S", "A100 80GB"], today=TODAY, model=model))
 
 
 @cache
@@ -68,8 +69,8 @@ def _billed() -> dict[str, Any]:
 @cache
 def _page(name: str) -> str:
     return {
-        "compare": lambda: compare_page(_comparison("llama-3.1-8b")),
-        "compare-plain": lambda: compare_page(_comparison(None)),
+        "compare": lambda: page_of(compare_answer(_comparison("llama-3.1-8b")), "Compared", ""),
+        "compare-plain": lambda: page_of(compare_answer(_comparison(None)), "Compared", ""),
         "rent-or-own": lambda: page_of(own_answer(_owned()), "Rent or own", ""),
         "run": lambda: page_of(run_answer(_billed()), "A run", ""),
     }[name]()
@@ -79,12 +80,12 @@ PAGES = ("compare", "compare-plain", "rent-or-own", "run")
 
 
 @pytest.fixture
-def comparison() -> Comparison:
+def comparison() -> dict[str, Any]:
     return _comparison("llama-3.1-8b")
 
 
 @pytest.fixture
-def plain_comparison() -> Comparison:
+def plain_comparison() -> dict[str, Any]:
     return _comparison(None)
 
 

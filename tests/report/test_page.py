@@ -6,22 +6,20 @@ from typing import Any
 
 import pytest
 
-from gpuwise.report.page import Markup, TableCell, TableRow, notes, page, source_list, table, verdict
+from gpuwise.report.page import Markup, TableCell, TableRow, notes, page, table
 
 NASTY = '<script>alert("x")</script> & <b>'
 
 
 def test_nothing_a_person_wrote_becomes_markup(read: Any) -> None:
     body = [
-        verdict([NASTY]),
         notes([NASTY]),
         table(NASTY, [NASTY], [TableRow(NASTY, [TableCell(NASTY, NASTY)])]),
-        source_list([(NASTY, "javascript:alert(1)"), (NASTY, 'https://x/"onload=')]),
     ]
     done = read(page(NASTY, NASTY, body))
     assert "script" not in {tag for tag, _ in done.elements} and "b" not in {tag for tag, _ in done.elements}
     assert not any(k.startswith("on") or v.startswith("javascript:") for _, a in done.elements for k, v in a.items())
-    assert done.text.count('alert("x")') >= 7
+    assert done.text.count('alert("x")') >= 4
 
 
 def test_markup_is_taken_as_it_is(read: Any) -> None:
@@ -68,17 +66,9 @@ def test_figures_are_well_formed_and_have_words(page: str, read: Any, svgs_of: C
     found = [svg for svg in svgs_of(page) if svg.get("class") != "mark"]
     done = read(page)
     assert len(found) == len(done.attributes("figure")) == len(done.attributes("figcaption")) > 0
-    ids = {a["id"] for _, a in done.elements if "id" in a}
     for svg in found:
         assert svg.get("role") == "img" and svg.get("viewBox") and svg.get("width") is None
-        if svg.get("aria-label"):
-            assert len(svg.get("aria-label")) > 20
-            continue
-        assert set(svg.get("aria-labelledby").split()) <= ids
-        title, description = (svg.find(f"{{http://www.w3.org/2000/svg}}{t}") for t in ("title", "desc"))
-        assert title.text.strip() and len(description.text) > 30
-        words = list(svg.iter("{http://www.w3.org/2000/svg}text"))
-        assert len(words) >= 3
+        assert len(svg.get("aria-label")) > 20
 
 
 def test_numbers_in_words_are_numbers(page: str, read: Any) -> None:

@@ -29,8 +29,10 @@ def report(
     json: bool,
     html: Path | None = None,
     svg: Path | None = None,
+    after_script: bool = False,
 ) -> None:
-    """Show a document: as JSON, or as the ``answer`` made from it; and write the answer to the files asked for."""
+    """Show a document: as JSON, or as the ``answer`` made from it; and write the answer to the files asked for. ``after_script``:
+    a script wrote to stdout before."""
     made = None if json and html is None and svg is None else answer(document)
     if made is not None and (html is not None or svg is not None):
         from gpuwise.cli.asked import asked
@@ -41,7 +43,7 @@ def report(
     if json:
         from gpuwise.cli.out import print_json
 
-        print_json(document)
+        print_json(document, after_script=after_script)
     elif made is not None:
         from gpuwise.cli.answer import show
 

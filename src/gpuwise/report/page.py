@@ -8,7 +8,6 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from gpuwise.report.figures import Drawing, dark_style
 from gpuwise.text import escape
 
 _CSS = """
@@ -118,7 +117,7 @@ def page(title: str, lead: str, body: Iterable[str]) -> str:
 
 def style() -> str:
     """CSS of a page and of the figures in it."""
-    return _CSS + dark_style()
+    return _CSS
 
 
 def heading(words: str) -> str:
@@ -126,26 +125,9 @@ def heading(words: str) -> str:
     return f"<h2>{escape(words)}</h2>\n"
 
 
-def verdict(sentences: Sequence[str]) -> str:
-    """The answer, before any figure."""
-    if not sentences:
-        return ""
-    items = "".join(f"<li>{escape(s)}</li>" for s in sentences)
-    return f'<section class="verdict" aria-label="In short"><ul>{items}</ul></section>\n'
-
-
 def notes(sentences: Sequence[str]) -> str:
     """``sentences`` as a list; nothing for none."""
     return "" if not sentences else f'<ul class="notes">{"".join(f"<li>{escape(s)}</li>" for s in sentences)}</ul>\n'
-
-
-def figures(drawings: Sequence[Drawing]) -> str:
-    """Figures in as many columns as fit, each with its title and what it shows."""
-    items = "".join(
-        f'<figure id="{escape(d.key)}">{d.svg}<figcaption><b>{escape(d.title)}</b>{escape(d.caption)}</figcaption></figure>\n'
-        for d in drawings
-    )
-    return f'<div class="figures">{items}</div>\n'
 
 
 def table(caption: str, head: Sequence[Text], rows: Sequence[TableRow]) -> str:
@@ -186,17 +168,3 @@ def _cell(cell: TableCell, column: Text) -> str:
 def _words(column: Text) -> str:
     """A column's name as an attribute."""
     return escape(_TAG.sub("", html.unescape(column.html))) if isinstance(column, Markup) else escape(column)
-
-
-def source_list(items: Sequence[tuple[str, str]]) -> str:
-    """Numbered sources with ids ``source-1``, ...: title and address, which nothing on the page fetches."""
-    lines = "".join(
-        f'<li id="source-{i}">{escape(title)}{f" {_link(url)}" if url else ""}</li>' for i, (title, url) in enumerate(items, 1)
-    )
-    return f'<ol class="sources">{lines}</ol>\n' if items else ""
-
-
-def _link(url: str) -> str:
-    if not url.startswith(("https://", "http://")):
-        return escape(url)
-    return f'<a href="{escape(url)}" rel="noreferrer">{escape(url)}</a>'

@@ -90,17 +90,6 @@ def test_bad_input_is_refused_with_a_hint(gpuwise: Callable[..., Any], arguments
     assert ran.err.startswith("error: ") and "hint: " in ran.err
 
 
-def test_matplotlib_is_loaded_for_drawing_alone() -> None:
-    import subprocess
-    import sys
-
-    code = (
-        "import sys\nfrom gpuwise.cli.app import run\nassert run(['compare', 'l40s', '4090', '--json']) == 0\n"
-        "assert not any(m.split('.')[0] == 'matplotlib' for m in sys.modules)"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, timeout=300)
-
-
 def test_a_long_sentence_stays_behind_its_dash(gpuwise: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "60")
     _, *also = gpuwise("compare", "h100-sxm", "4090", "--also").out.split("\n\n")[1].splitlines()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from gpuwise.cli.options import Count, Length
-from gpuwise.cli.reports import check_reports, write_report
+from gpuwise.cli.reports import check_reports, report
 from gpuwise.cli.shown import options_shown
 
 if TYPE_CHECKING:
@@ -65,21 +65,8 @@ def compare(
     answer = compare_accelerators(
         names, today=datetime.date.today(), model=model, purpose=purpose, tokens=tokens, seq_len=seq, precision=precision
     )
-    if html is not None or svg is not None:
-        from gpuwise.report.compare_page import write_compare_figures, write_compare_page
-
-        write_report(html, lambda path: write_compare_page(answer, path))
-        write_report(svg, lambda path: write_compare_figures(answer, path))
     from gpuwise.pick.compare.document import comparison_document
+    from gpuwise.report.answers.choosing import compare_answer
 
-    document = comparison_document(answer)
-    if json:
-        from gpuwise.cli.out import print_json
-
-        print_json(document)
-    else:
-        from gpuwise.cli.answer import show
-        from gpuwise.report.answers.choosing import compare_answer
-
-        show(compare_answer(document), shown)
+    report(comparison_document(answer), compare_answer, shown, json=json, html=html, svg=svg)
     return 0

@@ -8,11 +8,16 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from gpuwise.cli.options import Whole
+from gpuwise.cli.reports import check_reports, report
+from gpuwise.cli.shown import options_shown
 from gpuwise.errors import InputError
 
 if TYPE_CHECKING:
+    from gpuwise.cli.shown import Shown
     from gpuwise.train.profile.device_comparison import Target
     from gpuwise.train.profile.result import Profile
+else:
+    Shown = options_shown("profile")
 
 
 def profile(
@@ -24,6 +29,7 @@ def profile(
     html: Path | None = None,
     stacks: Annotated[bool, Parameter(negative="--no-stacks")] = True,
     whole: Annotated[bool, Parameter(negative="")] = False,
+    shown: Shown | None = None,
     json: Annotated[bool, Parameter(negative="")] = False,
 ) -> int:
     """Where does my step's time go, why is the GPU idle, and what would each fix save?
@@ -52,8 +58,6 @@ def profile(
     json
         One JSON document on the last line of stdout.
     """
-    from gpuwise.cli.reports import check_reports
-
     check_reports(html)
     if module is not None and script is not None:
         arguments = (script, *arguments)
@@ -71,19 +75,12 @@ def profile(
         answer, code = _run(target, arguments, module=module is not None, steps=steps, stacks=stacks, whole=whole)
     else:
         raise InputError("no script", hint="`gpuwise profile train.py -- its arguments`, or `gpuwise profile --trace FILE`")
-    if html is not None:
-        from gpuwise.report.profile import write_profile
+    from gpuwise.report.answers.profiling import pictures_of, profile_answer
+    from gpuwise.train.profile.document import document
 
-        write_profile(answer, html)
-    if json:
-        from gpuwise.cli.out import print_json
-        from gpuwise.train.profile.document import document
-
-        print_json(document(answer, code=code if target else None), after_script=bool(target))
-    else:
-        from gpuwise.cli.profile.view import show_profile
-
-        show_profile(answer, html=html)
+    drawn = [] if html is None else pictures_of(answer)
+    made = document(answer, code=code if target else None)
+    report(made, lambda found: profile_answer(found, drawn), shown, json=json, html=html, after_script=bool(target))
     return code
 
 

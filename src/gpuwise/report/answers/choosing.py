@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any
@@ -19,18 +20,19 @@ from gpuwise.report.answers.answer import (
     Notes,
     Number,
     Phrase,
+    Picture,
     Row,
     Section,
     Table,
     plain,
     span,
 )
+from gpuwise.report.answers.drawings import Dot, Line, around, bars, lines, si
 from gpuwise.report.answers.parts import PARTS
 from gpuwise.report.answers.values import BASIS, At
 from gpuwise.text import capital
 from gpuwise.units import format_bytes, format_number, format_usd
 
-OPTION = ("total_usd", "usd_per_gpu_hour", "cheapest_share", "utilisation")
 PICK, COMPARE = PARTS["pick"], PARTS["compare"]
 WAYS = {"rent": "rent", "buy": "buy", "notebook": "notebook"}
 NAMED = 3
@@ -369,7 +371,7 @@ def compare_answer(document: Mapping[str, Any]) -> Answer:
         "",
         [],
         [
-            Section("short", COMPARE["short"], [_short(d, names)], first=True),
+            Section("short", COMPARE["short"], [_short(d, names), *_drawn(d, names)], first=True),
             *([Section("also", COMPARE["also"], [Notes([s for s in others if s])], first=True)] if any(others) else []),
             Section("rows", COMPARE["rows"], [_rows(d, names, sections), Notes(list(_signs(d)))]),
             Section("sources", COMPARE["sources"], [*_titles(d, names), _sources(d, names, sources)]),
@@ -377,6 +379,51 @@ def compare_answer(document: Mapping[str, Any]) -> Answer:
         Command("Every figure with its source", sets={"rows": "yes", "sources": "yes"}),
         warnings=_texts(d["notes"]),
     )
+
+
+WORK = ("train_full", "train_light", "train_lora", "decode_one", "decode_batch", "prefill", "train_usd", "serve_usd")
+PLAIN = ("reached_fp32", "reached_bf16", "reached_fp8", "reached_stream", "rent", "usd_per_reached_pflop_hour")
+"""Rows that are drawn, with a model and without."""
+COMMON = ("bf16", "fp16", "fp32")
+"""Formats of a roofline, the first that all have."""
+
+
+def _drawn(d: At, names: list[str]) -> Iterator[Picture]:
+    """Bars of what each does or reaches, and the rooflines."""
+    by_key = {r["key"].text: r for r in d["rows"]}
+    for key in WORK if d["work"] else PLAIN:
+        cells = list(by_key[key]["cells"]) if key in by_key else []
+        rows = [(n, c["value"], c["interval"]) for n, c in zip(names, cells, strict=False) if c["value"].value is not None]
+        if rows:
+            title, unit = by_key[key]["title"].text, by_key[key]["unit"].text
+            section = by_key[key]["section"].text.partition(",")[0]
+            yield Picture(bars(key, f"{section}: {title}", rows, partial(say, unit)))
+    yield from _rooflines(by_key, names)
+
+
+def _rooflines(rows: Mapping[str, At], names: list[str]) -> Iterator[Picture]:
+    """Attainable FLOP/s = min(peak, FLOP a byte x bandwidth) of the data sheets; a dot: reached in long runs."""
+    bandwidth = rows["bandwidth"]["cells"]
+
+    def known(dtype: str) -> bool:
+        return f"peak_{dtype}" in rows and all(c["value"].number for c in rows[f"peak_{dtype}"]["cells"])
+
+    dtype = next((t for t in COMMON if known(t)), None)
+    if dtype is None or not all(c["value"].number for c in bandwidth):
+        return
+    series, dots = list[Line](), list[Dot | None]()
+    low, high = math.log10(0.5), 4.0
+    for i, name in enumerate(names):
+        peak, speed = rows[f"peak_{dtype}"]["cells"][i]["value"].number, bandwidth[i]["value"].number
+        top, ridge = math.log10(peak), math.log10(peak / speed)
+        series.append(Line(name, [(low, top + low - ridge), (ridge, top), (high, top)]))
+        reached = rows[f"reached_{dtype}"]["cells"][i]["value"] if f"reached_{dtype}" in rows else At(None)
+        words = f"{name} reaches {si(reached.number)}FLOP/s"
+        dots.append(Dot(ridge, math.log10(reached.number), words) if reached.number else None)
+    x = around("FLOP a byte of memory", [low, high], format_number, logarithmic=True)
+    y = around("FLOP/s", [b for s in series for _, b in s.points], si, logarithmic=True)
+    below = [f"{dtype}; dot: large products as they are reached"]
+    yield Picture(lines("roofline", "Rooflines", x, y, series, dots=dots, below=below))
 
 
 def _distinct(names: list[str]) -> list[str]:

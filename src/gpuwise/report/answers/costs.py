@@ -163,7 +163,7 @@ def _even(name: str, place: At, unit: str, never: At, of: Phrase, within: Phrase
 
 def _ways(d: At) -> Iterator[Table]:
     """What each costs, and how sure that is."""
-    columns = [Column("", words=True), Column("total"), Column("a GPU-hour"), Column("cheapest in")]
+    columns = [Column("way", words=True), Column("total"), Column("a GPU-hour"), Column("cheapest in")]
     rows: list[Row] = []
     spans: list[Row] = []
     for o in d["options"]:
@@ -196,7 +196,7 @@ def _shares(d: At) -> Iterator[Picture]:
 
 def _drivers(d: At) -> Table:
     columns = [
-        Column("", words=True),
+        Column("what", words=True),
         Column("10 % to 90 %", words=True, leaves=1),
         Column("own - rent", words=True),
         Column("variance"),
@@ -231,7 +231,7 @@ def _energy(d: At, by_name: Mapping[str, At]) -> Iterator[Section]:
     shown = [o for n in names if (o := by_name.get(n)) is not None and o["kwh"].expected.value is not None]
     if not shown:
         return
-    columns = [Column("", words=True), Column("MWh", small=True)]
+    columns = [Column("way", words=True), Column("MWh", small=True)]
     columns += [Column("t CO2e running", small=True), Column("t CO2e making", small=True)]
     keys = ("kwh", "operational_kgco2e", "embodied_kgco2e")
     rows = [Row([Cell(o["label"]), *(Cell(_of(o[k], _thousandth), span(o[k], _thousandth)) for k in keys)]) for o in shown]
@@ -242,7 +242,7 @@ def _energy(d: At, by_name: Mapping[str, At]) -> Iterator[Section]:
 
 
 def _steps(steps: At) -> Table:
-    columns = [Column("", words=True), Column("alone, months", leaves=1), Column("own - rent, alone")]
+    columns = [Column("component", words=True), Column("alone, months", leaves=1), Column("own - rent, alone")]
     columns += [Column("months"), Column("own - rent"), Column("own wins")]
 
     def sums(place: At) -> list[Cell]:
@@ -330,7 +330,7 @@ def rules_answer(document: Mapping[str, Any]) -> Answer:
         cells += [Cell(Number(high, share)), Cell(from_hours, span(even, "{:,.0f}".format))]
         rows.append(Row([*cells, Cell(words.get(holds, "does not hold"))], mark="good" if all(holds) else ""))
     columns = [
-        Column("", words=True),
+        Column("GPU", words=True),
         Column("a GPU-hour"),
         Column("own wins at 100"),
         Column("at 1,000"),
@@ -415,7 +415,13 @@ def _left_open(d: At, own_machine: bool) -> Iterator[str]:
 
 def _bill(d: At) -> Table:
     hourly = bool(d["price"])
-    columns = [Column("", words=True), Column("US dollars"), Column(P80, leaves=1), Column("hours"), Column("why", under=True)]
+    columns = [
+        Column("item", words=True),
+        Column("US dollars"),
+        Column(P80, leaves=1),
+        Column("hours"),
+        Column("why", under=True),
+    ]
     rows = [
         Row(
             [
@@ -434,7 +440,8 @@ def _bill(d: At) -> Table:
 
 
 def _bill_drawn(d: At) -> Picture:
-    return Picture(bars("bill", "The bill", [(b["item"].text, b["usd"]) for b in d["bill"] if b["usd"].number > 0], format_usd))
+    rows = [(b["item"].text, b["usd"], b["usd"]) for b in d["bill"] if b["usd"].number > 0]
+    return Picture(bars("bill", "The bill", rows, format_usd))
 
 
 def _power(d: At) -> Iterator[Section]:
@@ -451,7 +458,7 @@ def _power(d: At) -> Iterator[Section]:
     ]
     whole = budget["total_w"]
     meter = [Cell("at the meter"), Cell(Number(whole, _kw)), Cell(span(whole, _kw)), Cell(Number(kwh, _count)), Cell("")]
-    columns = [Column("", words=True), Column("kW"), Column(P80), Column("kWh"), Column("of it")]
+    columns = [Column("part", words=True), Column("kW"), Column(P80), Column("kWh"), Column("of it")]
     place, grid, price = budget["site"].text.replace("-", " "), d["grid"], d["electricity"]
     most: Phrase = (" of hosts that draw ", Number(budget["most_w"], _kw), " kW at most") if budget["most_w"] else ()
     pue: Phrase = ("; PUE ", Number(budget["pue"], "{:.2f}".format), " (", place, ")")
@@ -476,7 +483,8 @@ def _power(d: At) -> Iterator[Section]:
         )
     )
     blocks: list[Block] = [Table(RUN["power"], columns, [*rows, Row(meter, mark="best")]), Notes(notes), drawn]
-    kg = [("electricity", d["carbon"]["operational_kg"]), ("making the machines", d["carbon"]["embodied_kg"])]
+    carbon = (("electricity", d["carbon"]["operational_kg"]), ("making the machines", d["carbon"]["embodied_kg"]))
+    kg = [(name, p, p) for name, p in carbon]
     if d["carbon"]["operational_kg"]:
         blocks.append(Picture(bars("carbon", "Carbon", kg, _kg)))
     yield Section("power", RUN["power"], blocks)
@@ -498,14 +506,14 @@ def _stops(d: At) -> Table:
         ("a restart takes", s["restart_s"], "reading the checkpoint included"),
         ("lost to both", lost, ""),
     ]
-    columns = [Column("", words=True), Column("value", words=True), Column("more", words=True)]
+    columns = [Column("what", words=True), Column("value", words=True), Column("more", words=True)]
     return Table(RUN["stops"], columns, [Row([Cell(name), Cell(v), Cell(more)]) for name, v, more in rows])
 
 
 def _changes(d: At) -> Iterator[Section]:
     if not d["changes"]:
         return
-    columns = [Column("", words=True), Column("cost"), Column("time"), Column("CO2e")]
+    columns = [Column("change", words=True), Column("cost"), Column("time"), Column("CO2e")]
     rows = [
         Row(
             [

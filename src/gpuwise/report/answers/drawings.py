@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from gpuwise.report.answers.values import CHOOSE, At, shown
-from gpuwise.report.figures import BAD, DARK, GOOD, GRID, INK, MUTED, SERIES
+from gpuwise.report.colours import BAD, DARK, GOOD, GRID, INK, MUTED, SERIES
 from gpuwise.text import escape
 from gpuwise.units import (
     DAY_S,
@@ -407,20 +407,34 @@ def ranges(key: str, title: str, rows: Sequence[tuple[str, At, At]], base: At, t
     return figure(key, f"{title}: {base.text} expected", body, described, high, f'<ul class="legend">{named}</ul>')
 
 
-def bars(key: str, title: str, rows: Sequence[tuple[str, At]], text: Callable[[float], str]) -> str:
-    """A bar from nothing for each name, with its interval as a line through its end."""
+def lanes(key: str, title: str, rows: Sequence[tuple[str, Sequence[tuple[float, float]]]], end_s: float) -> str:
+    """A lane for each name with its pieces, from when to when in seconds, on one axis from nothing to ``end_s``."""
+    wide, y, body = WIDTH - LEFT - RIGHT, 6.0, ""
+    for i, (name, pieces) in enumerate(rows):
+        body += f'<text x="{LEFT:g}" y="{y + 9:g}">{escape(name)}</text>'
+        y += 14
+        for start, stop in pieces:
+            place = f'x="{LEFT + start / end_s * wide:.2f}" width="{max((stop - start) / end_s * wide, 0.3):.2f}"'
+            body += f'<rect class="{colour(i)}" {place} y="{y:g}" height="10"/>'
+        y += 18
+    body += axis_below(end_s, format_duration, y)
+    return figure(key, title, body, f"{title}. Lanes: " + ", ".join(name for name, _ in rows), y + 24)
+
+
+def bars(key: str, title: str, rows: Sequence[tuple[str, At, At]], text: Callable[[float], str]) -> str:
+    """A bar from nothing for each name, with its interval (``low`` and ``high`` of the last) as a line through its end."""
     if not rows:
         return ""
-    most = max(max(p.number, p["high"].number if p["high"] else 0.0) for _, p in rows) or 1.0
+    most = max(max(p.number, e["high"].number if e["high"] else 0.0) for _, p, e in rows) or 1.0
     body = ""
-    for i, (name, p) in enumerate(rows):
+    for i, (name, p, ends) in enumerate(rows):
         y, wide = 34.0 * i + 6, p.number / most * (WIDTH - 4)
         body += f'<text x="4" y="{y + 9}">{escape(f"{name}: {text(p.number)}")}</text>'
         body += f'<rect class="f0" x="4" y="{y + 14}" width="{max(wide, 0.5):.1f}" height="12"/>'
-        if p["low"] and p["high"]:
-            low, high = (4 + p[end].number / most * (WIDTH - 4) for end in ("low", "high"))
+        if ends["low"] and ends["high"]:
+            low, high = (4 + ends[end].number / most * (WIDTH - 4) for end in ("low", "high"))
             body += f'<line class="l-ink" x1="{low:.1f}" x2="{high:.1f}" y1="{y + 20}" y2="{y + 20}"/>'
-    described = f"{title}. " + "; ".join(f"{name} {text(p.number)}" for name, p in rows)
+    described = f"{title}. " + "; ".join(f"{name} {text(p.number)}" for name, p, _ in rows)
     return figure(key, title, body, described, 34.0 * len(rows) + 8)
 
 

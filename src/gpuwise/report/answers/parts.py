@@ -64,6 +64,13 @@ PARTS: Mapping[str, Mapping[str, str]] = {
         "findings": "Noticed in the step",
         "lines": "How each change is written",
     },
+    "profile": {
+        "parts": "The step in parts",
+        "findings": "What to fix; savings overlap",
+        "fixes": "How each is fixed",
+        "slower": "Operations slower than this device can run them",
+        "ranks": "Ranks",
+    },
     "op": {
         "devices": "Each device",
     },

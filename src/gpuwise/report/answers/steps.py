@@ -281,7 +281,14 @@ def _batches(d: At, title: str) -> Iterator[Section]:
         for p in search["tried"]
         if p["batch"].value in ladder and p["batch"].value <= 2 * max(largest, 1)
     ]
-    columns = [Column("batch"), Column("memory"), Column("fits"), Column("a step"), Column("samples/s"), Column("", under=True)]
+    columns = [
+        Column("batch"),
+        Column("memory"),
+        Column("fits"),
+        Column("a step"),
+        Column("samples/s"),
+        Column("which", under=True),
+    ]
     how: Phrase = (search["captures"], " captures", ", the largest verified by one" if search["verified"].value else "")
     notes = Notes([(how, f"; {search['note'].text}" if search["note"].value else "")])
     yield Section("batches", title, [Table(title, columns, rows), notes], first=True)
@@ -350,7 +357,7 @@ def _gpus(cards: At, name: str, title: str, *, first: bool = False) -> Iterator[
     """The step on other GPUs."""
     if not cards:
         return
-    columns = [Column("GPU", words=True), Column("memory"), Column("", leaves=1), Column("a step"), Column("a GPU-hour")]
+    columns = [Column("GPU", words=True), Column("memory"), Column("room", leaves=1), Column("a step"), Column("a GPU-hour")]
     rows = [
         Row(
             [

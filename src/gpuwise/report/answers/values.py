@@ -37,6 +37,8 @@ BASIS = {
     "extrapolated": "beyond anything measured",
 }
 """What an estimate is based on, in a sentence."""
+SECONDS = {"parts": "parts_s", "families": "families_s", "seconds": "seconds_s"}
+"""Parts of a step in seconds whose name does not tell it."""
 LEAST_SHARE = 0.001
 PLAIN = 100_000
 """Whole numbers below are written out."""
@@ -54,13 +56,13 @@ class At:
         inner: Any = None
         if isinstance(value, dict):
             inner = cast("dict[str, Any]", value).get(str(key))
-        elif isinstance(value, list) and isinstance(key, int):
-            items = cast("list[Any]", value)
+        elif isinstance(value, list | tuple) and isinstance(key, int):
+            items = cast("Sequence[Any]", value)
             inner = items[key] if key < len(items) else None
         return At(inner, f"{self.pointer}/{_step(key)}")
 
     def __bool__(self) -> bool:
-        return self.value is not None and self.value != [] and self.value != {}
+        return self.value is not None and self.value != [] and self.value != {} and self.value != ()
 
     def __iter__(self) -> Iterator[At]:
         """The members of a list."""
@@ -104,7 +106,11 @@ def _step(key: str | int) -> str:
 
 @lru_cache(8192)
 def _name(pointer: str) -> str:
-    names = [n.partition("_by_")[0] for n in pointer.split("/") if n not in ("expected", "low", "high") and not n.isdigit()]
+    names = [
+        SECONDS.get(n, n.partition("_by_")[0])
+        for n in pointer.split("/")
+        if n not in ("expected", "low", "high") and not n.isdigit()
+    ]
     return next((n for n in reversed(names) if n.endswith(("_s", "_bytes", "_usd"))), names[-1]) if names else ""
 
 
