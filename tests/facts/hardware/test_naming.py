@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from gpuwise.errors import AmbiguousNameError, GpuwiseError, InputError, UnknownNameError
 from gpuwise.facts.hardware.accelerators import accelerators
-from gpuwise.facts.hardware.naming import USUAL, counted, find_accelerator, find_cluster, is_counted
+from gpuwise.facts.hardware.naming import USUAL, counted, find_accelerator, find_cards, find_cluster, is_counted
 from gpuwise.units import GIB
 
 TYPED = {
@@ -437,7 +437,7 @@ def test_impossible_counts_are_refused_with_a_hint(text, says):
 
 @given(st.text(max_size=60) | st.text(alphabet="0123456789xX-. h100a4sxmrtgb(_)/", max_size=24))
 def test_any_text_gives_a_device_or_an_error_for_people(text):
-    for finder in (find_accelerator, find_cluster):
+    for finder in (find_accelerator, find_cards, find_cluster):
         try:
             found = finder(text)
         except GpuwiseError as error:
@@ -476,6 +476,43 @@ def test_several_gpus_are_not_a_count_of_one(text):
     """ "3090+3060" was read as 3,090 cards."""
     with pytest.raises(UnknownNameError, match="GPUs of one kind at a time"):
         find_cluster(text, prefer=USUAL)
+
+
+@pytest.mark.parametrize(
+    ("text", "label", "n"),
+    [
+        ("3090+3060", "1x RTX 3090 + 1x RTX 3060 12GB", 2),
+        ("1x3090+1x3060", "1x RTX 3090 + 1x RTX 3060 12GB", 2),
+        ("2x3090 and RTX 4070", "2x RTX 3090 + 1x RTX 4070", 3),
+        ("RX 7900 XTX, 4090", "1x RX 7900 XTX + 1x RTX 4090", 2),
+        ("3090+3090", "2x RTX 3090", 2),
+        ("2x3090", "2x RTX 3090", 2),
+        ("4090", "1x RTX 4090", 1),
+    ],
+)
+def test_unlike_cards_are_one_grammar(text, label, n):
+    found = find_cards(text, prefer=USUAL)
+    assert (found.label, found.n_accelerators) == (label, n)
+    assert bool(found.parts) == ("+" in label) == ("layers are split by memory" in found.assumption)
+
+
+def test_unlike_cards_have_the_memory_of_all_and_take_the_time_of_each_share():
+    both = find_cards("3090+2x3060", prefer=USUAL)
+    large, small = accelerators()["rtx-3090"], accelerators()["rtx-3060-12gb"]
+    total = large.memory_bytes + 2 * small.memory_bytes
+    assert both.accelerator.memory_bytes * 3 == pytest.approx(total)
+    shares = (large.memory_bytes / total, 2 * small.memory_bytes / total)
+    seconds = sum(s / a.memory_bandwidth_bytes_per_s for s, a in zip(shares, (large, small), strict=True))
+    assert 1 / both.accelerator.memory_bandwidth_bytes_per_s == pytest.approx(seconds)
+    slower, faster = sorted((large.peak("fp16"), small.peak("fp16")))
+    assert slower < both.accelerator.peak("fp16") < faster
+
+
+@pytest.mark.parametrize("text", ["M4 Max, 3090", "gb200 nvl72 + h100-sxm", "foo+3090", "3090 3060", "3090+", "9x8xH100+4090"])
+def test_what_no_pc_holds_together_is_refused(text):
+    with pytest.raises(InputError) as error:
+        find_cards(text, prefer=USUAL)
+    assert error.value.hint
 
 
 @pytest.mark.parametrize("text", ["3090+", "4090/", "40904090", "4090 4090", "M4 Ultra", "AMD H100", "hbm3", "7", "server"])

@@ -163,7 +163,7 @@ def _local(
 def _machine(on: str | None, ram: str | None) -> LocalMachine:
     """The machine with the device ``on``; this one where none is named. Raises InputError, UnknownNameError."""
     from gpuwise.errors import UnknownNameError
-    from gpuwise.facts.hardware.naming import USUAL, find_cluster
+    from gpuwise.facts.hardware.naming import USUAL, find_cards
     from gpuwise.facts.hardware.ram import Ram, read_ram, take_size
     from gpuwise.facts.hardware.this import THIS, counted_here, is_this
     from gpuwise.serve.local_machine import machine_of
@@ -176,7 +176,7 @@ def _machine(on: str | None, ram: str | None) -> LocalMachine:
         return machine_here(*counted_here(on or THIS))
     memory = None if ram is None else read_ram(ram)
     try:
-        return machine_of(find_cluster(on, prefer=USUAL), memory)
+        return machine_of(find_cards(on, prefer=USUAL), memory)
     except UnknownNameError:
         from gpuwise.plan.one_op import find_target
 

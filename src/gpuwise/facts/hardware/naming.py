@@ -25,6 +25,7 @@ from gpuwise.facts.hardware.systems import (
     System,
     box,
     default_system,
+    joined,
     system_with,
     systems,
     systems_of,
@@ -115,6 +116,18 @@ _NOT_PLANNED = (
     ),
 )
 """What people ask for beside GPUs, and what to do instead."""
+
+
+class UnlikeGpusError(UnknownNameError):
+    """GPUs of several kinds where one is expected."""
+
+    def __init__(self, text: str, kinds: Sequence[str], otherwise: str = "") -> None:
+        joint = "+".join(kinds)
+        hint = (
+            f"GPUs of one kind at a time: {' or '.join(kinds)}; `gpuwise fit MODEL --for run --on {joint}` splits a model over"
+            " unlike cards, `gpuwise compare` sets kinds beside one another"
+        )
+        super().__init__("accelerator", text, (), hint=f"{hint}; {otherwise}" if otherwise else hint)
 
 
 @dataclass(frozen=True, slots=True)
@@ -332,27 +345,36 @@ def _check_not_a_name(counts: Sequence[int], name: str, text: str) -> None:
             continue
         rows, other = next(n for n in (8, 4, 2, 1) if count % n == 0), name.strip(" -")
         many = f"for {count:,} of {other} write {count // rows}x{rows}x{other}"
-        raise UnknownNameError("accelerator", text.strip(), (), hint=f"GPUs of one kind at a time: {count} or {other}; {many}")
+        raise UnlikeGpusError(text.strip(), (str(count), other), many)
 
 
-def _several(text: str) -> UnknownNameError | None:
-    """The error for a ``text`` that names several GPUs (``3090+3060``); None where it does not."""
+def _several(text: str) -> UnlikeGpusError | None:
+    """The error for a ``text`` that names several GPUs (``3090+3060``); None for one kind."""
+    kinds = kinds_in(text)
+    return None if len(kinds) < 2 else UnlikeGpusError(text.strip(), kinds)
+
+
+def kinds_in(text: str) -> tuple[str, ...]:
+    """The parts of ``text`` that name a GPU each (``1x3090+2x3060``); fewer than two where it names one kind."""
     parts = [part.strip() for part in _SEVERAL.split(text)] if len(text) <= LONGEST_NAME else []
     if len(parts) < 2 or not _SEVERAL.search(_spelled(text)) or _find_system(text) is not None:
-        return None
+        return ()
     known: list[str] = []
     for part in filter(None, parts):
         try:
             known += [part] if any(_is_known(name) for _, name in readings(part)) else []
         except InputError:
             continue
-    if len(known) < 2:
-        return None
-    hint = (
-        f"GPUs of one kind at a time: {known[0]} or {known[1]}; `gpuwise compare` sets kinds beside one another, and"
-        " `gpuwise capacity` without --on finds fleets of two kinds"
-    )
-    return UnknownNameError("accelerator", text.strip(), (), hint=hint)
+    return tuple(known)
+
+
+def find_cards(text: str, prefer: Iterable[str] = ()) -> Cluster:
+    """The cluster of :func:`find_cluster`, or unlike cards in one host (``3090+3060``, ``2x3090 + 3060``): layers in turn go over
+    them by their memory. Raises as :func:`find_cluster`, and InputError for cards that no host holds together."""
+    kinds = kinds_in(text)
+    if len(kinds) < 2 or len(kinds) < len([part for part in _SEVERAL.split(text) if part.strip()]):
+        return find_cluster(text, prefer)
+    return joined([find_cluster(kind, prefer) for kind in kinds])
 
 
 def _is_known(name: str) -> bool:

@@ -6,7 +6,7 @@ Every rate is one direction, per accelerator unless the name differs. The tables
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from types import MappingProxyType
@@ -72,6 +72,8 @@ class Cluster:
     n_accelerators: int
     assumption: str = field(default="", compare=False)
     """Assumption for an ambiguous name, in words; empty for a clear one."""
+    parts: tuple[Cluster, ...] = ()
+    """Unlike cards of one host (:func:`joined`), whose mean is ``accelerator``; empty for one kind."""
 
     @property
     def accelerator(self) -> Accelerator:
@@ -85,8 +87,67 @@ class Cluster:
     @property
     def label(self) -> str:
         """``8x H100 SXM5 80GB`` or ``16x (2 systems of 8) ...``"""
+        if self.parts:
+            return " + ".join(part.label for part in self.parts)
         one = f"{self.n_accelerators}x {self.accelerator.name}"
         return one if self.n_systems == 1 else f"{one} ({self.n_systems} systems of {self.system.count})"
+
+
+def joined(clusters: Sequence[Cluster]) -> Cluster:
+    """Unlike cards of one host, for a program that holds layers in turn on them by their memory ``M``: as many of one mean card.
+
+    Each holds the share ``s = M / sum(M)`` of the layers and works while the others wait, so that times add up: the mean has
+    ``sum(M) / n`` of memory, and every rate ``r`` is ``1 / sum(s / r)``. Cards of one kind are a cluster of it.
+
+    Raises InputError for devices that are no cards of one host (Macs, racks).
+    """
+    kinds: dict[str, Cluster] = {}
+    for c in clusters:
+        if c.n_systems > 1 or c.accelerator.unified_memory or c.accelerator.form in ("Superchip", "Cloud"):
+            raise InputError(f"{c.label} is not cards of one PC", hint="name cards: 3090+3060")
+        same = kinds.get(c.accelerator.typed)
+        n = c.n_accelerators + (0 if same is None else same.n_accelerators)
+        kinds[c.accelerator.typed] = Cluster(replace(c.system, count=max(n, c.system.count)), n, c.assumption)
+    parts = tuple(kinds.values())
+    if len(parts) == 1:
+        return parts[0]
+    n = sum(c.n_accelerators for c in parts)
+    total = sum(c.n_accelerators * c.accelerator.memory_bytes for c in parts)
+    weighed = [(c.n_accelerators * c.accelerator.memory_bytes / total, c.accelerator) for c in parts]
+    largest = max(weighed, key=lambda pair: pair[0])[1]
+
+    def rate(values: Iterable[float | None]) -> float | None:
+        """Of the mean card; None where a card has none."""
+        found = [*values]
+        return None if None in found else 1.0 / sum(s / v for (s, _), v in zip(weighed, found, strict=True) if v)
+
+    def clock(a: Accelerator) -> float | None:
+        return a.compute_units * a.boost_hz if a.compute_units and a.boost_hz else None
+
+    clocks = rate(clock(a) for _, a in weighed)
+    formats = [f for f in largest.peak_flop_per_s if all(f in a.peak_flop_per_s for _, a in weighed)]
+    visible = [a.memory_visible_bytes for _, a in weighed]
+    mean = replace(
+        largest,
+        id="+".join(c.accelerator.id for c in parts),
+        name=" + ".join(c.accelerator.name for c in parts),
+        memory_bytes=total / n,
+        memory_visible_bytes=None
+        if None in visible
+        else sum(c.n_accelerators * (c.accelerator.memory_visible_bytes or 0.0) for c in parts) / n,
+        memory_nominal_gb=None,
+        memory_bandwidth_bytes_per_s=rate(a.memory_bandwidth_bytes_per_s for _, a in weighed) or 0.0,
+        peak_flop_per_s=MappingProxyType(
+            {f: found for f in formats if (found := rate(a.peak_flop_per_s[f] for _, a in weighed)) is not None}
+        ),
+        compute_units=None if clocks is None or not largest.boost_hz else max(round(clocks / largest.boost_hz), 1),
+        aliases=(),
+        list_price_usd=None,
+    )
+    system = next(c.system for c in parts if c.accelerator is largest)
+    said = "; ".join(filter(None, (c.assumption for c in parts)))
+    split = f"layers are split by memory: {', '.join(f'{100 * s:.0f} % on {a.name}' for s, a in weighed)}"
+    return Cluster(replace(system, accelerator=mean, count=n), n, "; ".join(filter(None, (said, split))), parts)
 
 
 @dataclass(frozen=True, slots=True)
