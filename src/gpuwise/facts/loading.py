@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import datetime
 import math
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from types import TracebackType
 from typing import Literal, TypeVar, cast
 
 from gpuwise.errors import DataError, FieldError, nearest_names
-from gpuwise.files import csv_rows
+from gpuwise.files import csv_rows, read_text
 from gpuwise.files import parse_toml as toml_tables
 
 DATA = Path(__file__).parent / "data"
@@ -124,6 +126,31 @@ class ShippedData:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if isinstance(error, FieldError):
             raise DataError(error.message, hint=error.hint) from error
+
+
+def own_folder() -> Path:
+    """Where a person's own rows are: ``$GPUWISE_HOME/facts``, or ``facts`` of the user's configuration folder."""
+    home = os.environ.get("GPUWISE_HOME")
+    return Path(home) / "facts" if home else _user_folder() / "facts"
+
+
+@cache
+def _user_folder() -> Path:
+    from platformdirs import user_config_path
+
+    return user_config_path("gpuwise", appauthor=False)
+
+
+def own_text(name: str) -> str | None:
+    """The text of a person's own file ``name``, of the form of the shipped one; None without it. Raises FileError."""
+    path = own_folder() / name
+    return read_text(path, hint=f"the folder of own facts is {own_folder()}") if path.is_file() else None
+
+
+def own_rows(name: str, schema: Schema) -> list[Record]:
+    """The rows of a person's own CSV file ``name``, checked as the shipped ones. Raises FieldError."""
+    text = own_text(name)
+    return [] if text is None else parse_csv(text, schema, str(own_folder() / name))
 
 
 def shipped_path(name: str) -> Path:

@@ -8,7 +8,7 @@ from functools import cache
 from types import MappingProxyType
 
 from gpuwise.errors import DataError
-from gpuwise.facts.loading import Field, Record, Schema, ShippedData, parse_csv, parse_toml, shipped_text
+from gpuwise.facts.loading import Field, Record, Schema, ShippedData, own_rows, parse_csv, parse_toml, shipped_text
 
 DOUBTFUL_KINDS = ("third-party", "estimate")
 """Kinds of sources whose figures are weak: neither the vendor, nor a reading, nor arithmetic on those."""
@@ -38,9 +38,10 @@ class Source:
 
 @cache
 def sources() -> Mapping[str, Source]:
-    """The sources the fact files cite, by key. Raises DataError."""
+    """The sources the fact files cite, by key, and a person's own. Raises DataError, FieldError for a row of their own."""
     with ShippedData():
         rows = parse_csv(shipped_text("sources.csv"), SOURCE_SCHEMA, "sources.csv")
+    rows += own_rows("sources.csv", SOURCE_SCHEMA)
     return MappingProxyType({r.text("key"): Source(r.text("key"), r.text("kind"), r.text("title"), r.text("url")) for r in rows})
 
 

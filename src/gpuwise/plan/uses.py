@@ -83,6 +83,11 @@ def _trained(arch: Architecture, cluster: Cluster | None, ways: tuple[Wishes, ..
     """The first strategy of the first of ``ways`` that fits; where none does, the one of the least memory."""
     if cluster is None:
         return {"fits": False, "error": "training needs a GPU", "hint": "name one with --on"}
+    if cluster.parts:
+        one = cluster.parts[0].accelerator.typed
+        return {"fits": False, "error": "training on unlike cards is not predicted", "hint": f"name one kind: --on {one}"}
+    if arch.open_log_sigma:
+        return {"fits": False, "error": "training needs the model's dimensions", "hint": "give its config.json"}
     tried: list[tuple[Goal, TrainingEstimate]] = []
     refused: GpuwiseError | None = None
     for wishes in ways:

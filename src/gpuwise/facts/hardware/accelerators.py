@@ -14,7 +14,7 @@ from types import MappingProxyType
 
 from gpuwise.errors import UnsupportedFormatError
 from gpuwise.facts.hardware.corrections import Correction
-from gpuwise.facts.loading import Field, Record, ShippedData, parse_csv, parse_toml, shipped_text
+from gpuwise.facts.loading import Field, Record, ShippedData, own_rows, parse_csv, parse_toml, shipped_text
 from gpuwise.facts.sources import cell_sources, check_source, sources
 from gpuwise.units import GIB, GIGA, KIB, MEGA, MIB, TERA
 
@@ -222,11 +222,13 @@ ARCHITECTURE_SCHEMA: dict[str, Field] = {
 
 @cache
 def accelerators() -> Mapping[str, Accelerator]:
-    """The catalogue by id, in the order of the file. Raises DataError when a shipped file is corrupt."""
+    """The catalogue by id, in the order of the file, with a person's own rows, which win. Raises DataError when a shipped file is
+    corrupt, FieldError for a row of their own."""
     with ShippedData():
         units = architectures()
         rows = parse_csv(shipped_text("accelerators.csv"), ACCELERATOR_SCHEMA, "accelerators.csv")
-        return MappingProxyType(_by_id(rows, units))
+        shipped = _by_id(rows, units)
+    return MappingProxyType(shipped | _by_id(own_rows("accelerators.csv", ACCELERATOR_SCHEMA), units))
 
 
 def with_memory(accelerator: Accelerator, gb: float) -> Accelerator:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import csv
 import datetime
+import io
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,7 +18,7 @@ from types import MappingProxyType
 
 from gpuwise.errors import AmbiguousNameError, InputError, UnknownNameError, UnpredictableError
 from gpuwise.facts.hardware.ram import CHANNEL_BYTES, Ram, memory_text, take_ram, take_size
-from gpuwise.facts.loading import Field, Record, ShippedData, parse_csv, shipped_text
+from gpuwise.facts.loading import Field, Record, ShippedData, own_folder, own_rows, own_text, parse_csv, shipped_text
 from gpuwise.facts.sources import cell_sources, check_source, sources
 from gpuwise.units import GIGA, MEGA
 
@@ -132,9 +133,12 @@ CPU_SCHEMA: dict[str, Field] = {
 
 @cache
 def cpus() -> Mapping[str, Cpu]:
-    """The catalogue by id, in the order of the file. Raises DataError when the shipped file is corrupt."""
+    """The catalogue by id, in the order of the file, with a person's own rows, which win. Raises DataError when the shipped file
+    is corrupt, FieldError for a row of their own."""
     with ShippedData():
-        return parse_cpus(shipped_text(FILE), FILE)
+        shipped = parse_cpus(shipped_text(FILE), FILE)
+    text = own_text(FILE)
+    return shipped if text is None else MappingProxyType({**shipped, **parse_cpus(text, str(own_folder() / FILE))})
 
 
 @cache
@@ -149,7 +153,23 @@ def _one(cpu_id: str) -> Cpu:
 def _lines() -> tuple[str, Mapping[str, str]]:
     """The header, and the lines by id."""
     head, *rows = (line for line in shipped_text(FILE).split("\n") if line and not line.startswith("#"))
-    return head, {row.split(",", 1)[0]: row for row in rows}
+    lines = {row.split(",", 1)[0]: row for row in rows}
+    for record in own_rows(FILE, CPU_SCHEMA):
+        _cpu(record)  # by the same rules
+        lines[record.text("id")] = _line(record, head.split(","))
+    return head, lines
+
+
+def _line(record: Record, columns: Sequence[str]) -> str:
+    """``record`` as a line of the shipped file."""
+    cells: list[str] = []
+    for column in columns:
+        value = record.values.get(column)
+        text = ";".join(map(str, value)) if isinstance(value, tuple) else "" if value is None else str(value)
+        cells.append(text.lower() if isinstance(value, bool) else text)
+    out = io.StringIO()
+    csv.writer(out, lineterminator="").writerow(cells)
+    return out.getvalue()
 
 
 def parse_cpus(text: str, file: str) -> Mapping[str, Cpu]:

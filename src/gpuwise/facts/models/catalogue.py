@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import Any, cast
 
 from gpuwise.errors import DataError, FieldError, InputError, UnknownNameError
-from gpuwise.facts.loading import shipped_text
+from gpuwise.facts.loading import own_folder, own_text, shipped_text
 from gpuwise.facts.models.architecture import PARTS, READ_AS, Architecture, Extra, Mla, spelled_out
 from gpuwise.facts.models.checks import check_architecture
 from gpuwise.facts.models.names import NameTable, base_in_name, resolve_model_name
@@ -24,20 +24,35 @@ from gpuwise.facts.models.stored import format_in_name
 from gpuwise.facts.models.unmodelled import refuse_unmodelled
 
 CATALOGUE_FILES = ("models_llama.toml", "models_gpt.toml", "models_moe.toml", "models_encoders.toml", "models_hybrid.toml")
+OWN_FILE = "models.toml"
+"""Of a person's own models, in the form of the files of the catalogue."""
 _FIELDS = frozenset(f.name for f in fields(Architecture)) - {"id", "family", "extras", "extra_parameters", "stored_format"}
 _KEYS = _FIELDS | {"hf", "extra"}
 
 
 @cache
 def models() -> Mapping[str, Architecture]:
-    """Every named model by its id. Raises DataError when a shipped file is broken."""
+    """Every named model by its id, with a person's own, which win. Raises DataError when a shipped file is broken, FieldError for
+    their own."""
     by_id: dict[str, Architecture] = {}
     for file in CATALOGUE_FILES:
         for arch in _shipped(file).values():
             if arch.id in by_id:
                 raise DataError(f"{file}: model {arch.id!r} appears twice")
             by_id[arch.id] = arch
-    return MappingProxyType(by_id)
+    return MappingProxyType(by_id | _own())
+
+
+def _own() -> dict[str, Architecture]:
+    """The models of a person's own file. Raises FieldError."""
+    text = own_text(OWN_FILE)
+    if text is None:
+        return {}
+    try:
+        return {arch.id: arch for arch in read_catalogue(text, OWN_FILE)}
+    except DataError as error:
+        hint = "one line is a model under its family, as in the guide on own facts"
+        raise FieldError(error.message, file=str(own_folder()), hint=error.hint or hint) from None
 
 
 @cache
@@ -53,6 +68,8 @@ def _shipped(file: str) -> Mapping[str, Architecture]:
 @lru_cache(1024)
 def _by_id(text: str) -> Architecture | None:
     """The model with exactly this id: only the file that has a line of it is read."""
+    if own_text(OWN_FILE) is not None:
+        return None  # which may have it
     for file in CATALOGUE_FILES:
         if f'\n"{text}" = ' in shipped_text(file):
             return _shipped(file).get(text)
