@@ -164,15 +164,12 @@ def _gpu_decode(target: Cluster, arch: Architecture, form: str, context: int, ba
     split = tensor_parallel(arch, form, n) if not FORMATS[form].local else None
     why = "" if split is None else why_refused(arch, split)
     fewer = tensor_degrees(arch, split, n)[-1:] if split is not None and why else ()
-    try:
-        served = serve(arch, target.system, (form,), (n, *fewer), sequences=batch, context=context)
-    except UnsupportedFormatError:
-        if FORMATS[form].local or not FORMATS[form].equivalent:
-            raise
-        # no engine has rates of its own there: a local program holds the same weights
-        local = FORMATS[form].llama_cpp
-        row = _gpu_decode(target, arch, local, context, batch)
-        return replace(row, notes=(*row.notes, f"as {local} in {LOCAL_ENGINE}"))
+    served = serve(arch, target.system, (form,), (n, *fewer), sequences=batch, context=context)
+    narrow = FORMATS[form]
+    if isinstance(served, NoReplica) and isinstance(served.error, UnsupportedFormatError) and narrow.equivalent:
+        # no engine has rates of the format there: a local program holds the same weights
+        row = _gpu_decode(target, arch, narrow.llama_cpp, context, batch)
+        return replace(row, notes=(*row.notes, f"as {narrow.llama_cpp} in {LOCAL_ENGINE}"))
     if isinstance(served, NoReplica):
         if served.error is not None or served.memory is None:
             raise served.error or UnpredictableError(f"{form} weights are not predicted on {a.name} with a batch of {batch:,}")

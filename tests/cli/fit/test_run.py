@@ -71,3 +71,18 @@ def test_for_finetune_is_adapters(gpuwise: Callable[..., Any]) -> None:
     short = gpuwise("fit", "gpt2", "--on", "4090", "--for", "finetune", "--json")
     long = gpuwise("fit", "gpt2", "--on", "4090", "--lora", "--json")
     assert short.out == long.out
+
+
+def test_unlike_cards_run_a_model_and_train_none(gpuwise: Callable[..., Any]) -> None:
+    ran = gpuwise("fit", "qwen3-8b", "--on", "3090+3060", "--json")
+    document = json.loads(ran.out.splitlines()[-1])
+    assert document["machine"]["label"] == "1x RTX 3090 + 1x RTX 3060 12GB"
+    assert document["run"]["fits"]
+    for use in ("finetune", "train"):
+        assert document[use]["error"] == "training on unlike cards is not predicted"
+
+
+def test_a_model_known_by_its_size_alone_runs_and_is_not_trained(gpuwise: Callable[..., Any]) -> None:
+    document = json.loads(gpuwise("fit", "Tess-4-9B", "--on", "4090", "--json").out.splitlines()[-1])
+    assert document["run"]["fits"] and not document["train"]["fits"]
+    assert document["train"]["error"] == "training needs the model's dimensions"
