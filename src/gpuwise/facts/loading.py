@@ -11,6 +11,7 @@ import datetime
 import math
 import os
 import re
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -136,6 +137,8 @@ def own_folder() -> Path:
 
 @cache
 def _user_folder() -> Path:
+    if sys.platform.startswith("linux"):  # as platformdirs has it, whose import every command would pay
+        return Path(os.environ.get("XDG_CONFIG_HOME") or "~/.config").expanduser() / "gpuwise"
     from platformdirs import user_config_path
 
     return user_config_path("gpuwise", appauthor=False)

@@ -200,9 +200,11 @@ _SAME_WORD = frozenset({("int4_wo", "mlx_4bit"), ("int8_wo", "mlx_8bit")})
 
 
 def is_stored_as(stored: str, asked: str) -> bool:
-    """Whether ``asked`` is the format that a model's name or config says (``AWQ`` of ``int4_wo``). Raises UnknownNameError."""
-    pair = find_format(stored).name, find_format(asked).name
-    return pair[0] == pair[1] or pair in _SAME_WORD
+    """Whether ``asked`` is the format that a model's name or config says (``AWQ`` of ``int4_wo``), or one that a local program
+    makes of its 16 bits. Raises UnknownNameError."""
+    has, wants = find_format(stored), find_format(asked)
+    made = has.bytes_per_weight >= WIDE_BYTES and wants.local
+    return has.name == wants.name or made or (has.name, wants.name) in _SAME_WORD
 
 
 def gguf_format(model: str) -> str | None:
@@ -240,8 +242,8 @@ def _formats(arch: Architecture, weights: str, experts: str | None) -> tuple[Wei
 @lru_cache(maxsize=1024)
 def weight_bytes(arch: Architecture, weights: str, experts: str | None = None) -> float:
     """All weights of ``arch``, routed experts in the format ``experts`` (None: as ``weights``). Raises UnknownNameError."""
-    if arch.stored_bytes is not None and weights == arch.stored_format:
-        return float(arch.stored_bytes.total)
+    if arch.stored_bytes is not None and (share := _of_stored(arch, weights)):
+        return share * arch.stored_bytes.total
     form, narrow = _formats(arch, weights, experts)
     count = count_parameters(arch)
     matrices = (count.layers - count.experts) * form.bytes_per_weight + count.experts * narrow.bytes_per_weight
@@ -259,11 +261,20 @@ def weight_bytes_read(arch: Architecture, weights: str, experts: str | None = No
     if tokens > 1 and arch.moe is not None:
         active = round(count.experts * _experts_chosen(arch.moe.n_experts, arch.moe.n_active, tokens) / arch.moe.n_experts)
     stored = arch.stored_bytes
-    if stored is not None and weights == arch.stored_format:
+    if stored is not None and (narrower := _of_stored(arch, weights)):
         share = active / count.experts if count.experts else 0.0
-        return stored.layers + (stored.head or stored.embedding) + share * stored.experts
+        return narrower * (stored.layers + (stored.head or stored.embedding) + share * stored.experts)
     matrices = (count.layers - count.experts) * form.bytes_per_weight + active * narrow.bytes_per_weight
     return matrices + (count.total - count.layers - gathered) * _outer_bytes(form)
+
+
+def _of_stored(arch: Architecture, weights: str) -> float:
+    """Bytes in ``weights`` as a share of those that the file of the model has: all in its own format; of 16 bits, whose weights a
+    local program narrows as a whole, what the format takes of them. 0 where the file does not say."""
+    if weights == arch.stored_format or arch.stored_format is None:
+        return float(arch.stored_format is not None)
+    has, asked = find_format(arch.stored_format), find_format(weights)
+    return asked.bytes_per_weight / has.bytes_per_weight if has.bytes_per_weight >= WIDE_BYTES and asked.local else 0.0
 
 
 @lru_cache(maxsize=4096)

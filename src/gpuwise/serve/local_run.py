@@ -20,7 +20,7 @@ from gpuwise.predict.coefficients import load_json
 from gpuwise.predict.estimate import Estimate, weakest
 from gpuwise.predict.memory.kv_cache import kv_cache_bytes, state_bytes
 from gpuwise.serve.engines.engine import ENGINES, LOCAL_ENGINE
-from gpuwise.serve.formats import FORMATS, LLAMA_CPP_FORMATS, find_format, weight_bytes
+from gpuwise.serve.formats import FORMATS, GGUF, LLAMA_CPP_FORMATS, WIDE_BYTES, find_format, weight_bytes
 from gpuwise.serve.local_machine import LocalMachine
 from gpuwise.serve.memory import ServingMemory, local_memory
 from gpuwise.serve.processor import token_time as processor_time
@@ -168,8 +168,10 @@ def _at_once(arch: Architecture, machine: LocalMachine, weights: str, context: i
 
 
 def _names(arch: Architecture, weights: str | None) -> tuple[str, ...]:
-    """Formats to look at: the one asked for, the file's own, the published one of experts, or those that people choose from."""
-    asked = weights or arch.stored_format
+    """Formats to look at: the one asked for, a narrow file's own, the published one of experts, or those people choose from."""
+    stored = arch.stored_format
+    wide = stored is not None and find_format(stored).file != GGUF and find_format(stored).bytes_per_weight >= WIDE_BYTES
+    asked = weights or (None if wide else stored)
     if asked is not None:
         name = find_format(asked).name
         name = name if FORMATS[name].file else FORMATS[name].llama_cpp

@@ -14,9 +14,12 @@ from hypothesis import strategies as st
 
 from gpuwise.errors import FileError, InputError
 from gpuwise.facts.hardware.accelerators import accelerators
+from gpuwise.facts.hardware.naming import find_cluster
 from gpuwise.facts.models.catalogue import find_model
 from gpuwise.facts.models.safetensors import BITS, INDEX, read_tensors
-from gpuwise.serve.formats import weight_bytes, weight_bytes_read
+from gpuwise.serve.formats import is_stored_as, weight_bytes, weight_bytes_read
+from gpuwise.serve.local_machine import machine_of
+from gpuwise.serve.local_run import TRIED, run_locally
 from gpuwise.serve.streams import token_time
 from gpuwise.workload.transformer.parameters import count_parameters
 
@@ -138,6 +141,15 @@ def test_an_architecture_that_nobody_described_is_read_by_its_tensors(tmp_path: 
     known = find_model("llama-3.1-8b")
     card = accelerators()["rtx-4090"]
     assert token_time(arch, card, "bf16").log_sigma > token_time(known, card, "bf16").log_sigma
+
+
+def test_16_bits_of_an_unknown_model_are_narrowed_by_their_bytes(tmp_path: Path) -> None:
+    arch = find_model(str(folder(tmp_path / "strange", llama(layers=3), None)))
+    whole = sum(t.n_bytes for t in read_tensors(tmp_path / "strange" / "model.safetensors"))
+    assert weight_bytes(arch, "Q8_0") == pytest.approx(whole * 8.5 / 16)
+    run = run_locally(arch, machine_of(find_cluster("4090")))
+    assert [f.weights for f in run.formats] == list(TRIED)
+    assert is_stored_as("bf16", "Q4_K_M") and not is_stored_as("int4_wo", "Q8_0") and is_stored_as("int4_wo", "4bit")
 
 
 def test_experts_and_towers_are_told_by_their_names(tmp_path: Path) -> None:

@@ -164,13 +164,25 @@ def _named(text: str) -> Architecture:
         return models()[resolve_model_name(text, _names())]
     except UnknownNameError:
         refuse_unmodelled(text)
-        base = base_in_name(text, _names())
+        base = base_in_name(text, _names()) or _behind_owner(text)
         if base is None:
             if (found := _on_hub(text)) is not None:
                 return found
             raise
         arch = models()[base]
         return replace(arch, notes=(f"{text.strip()[:80]} {READ_AS} a fine-tune of {arch.name}", *arch.notes))
+
+
+def _behind_owner(text: str) -> str | None:
+    """The id of the model whose name follows the owner's and an underscore, as files are often called
+    (``ibm-granite_granite-4.0-micro-Q4_K_M.gguf``)."""
+    owner, _, rest = text.rpartition("/")[2].partition("_")
+    if not rest or not owner or any(c.isdigit() for c in owner.partition("-")[0]):
+        return None
+    try:
+        return resolve_model_name(rest, _names())
+    except InputError:
+        return None
 
 
 def _on_hub(text: str) -> Architecture | None:
