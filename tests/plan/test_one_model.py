@@ -107,3 +107,11 @@ def test_refusals() -> None:
     ):
         with pytest.raises(InputError):
             refused()
+
+
+def test_a_format_without_rates_on_a_device_is_that_of_a_local_program() -> None:
+    mac = find_target("M3 Max 64GB")
+    for form, local in (("nvfp4", "mlx_nvfp4"), ("mxfp4", "mlx_mxfp4")):
+        asked, same = (decode(find_model("qwen3-8b"), name, [mac]).rows[0] for name in (form, local))
+        assert asked.time_s == same.time_s
+        assert f"as {local} of a local program" in asked.notes

@@ -22,7 +22,7 @@ from gpuwise.predict import cpu as processor
 from gpuwise.predict.estimate import Estimate
 from gpuwise.predict.memory.kv_cache import kv_cache_bytes
 from gpuwise.serve.engines.engine import DEFAULT_ENGINE, ENGINES, LOCAL_ENGINE, engine_of, tensor_parallel
-from gpuwise.serve.formats import FORMATS, find_format, weight_bytes, weight_bytes_read
+from gpuwise.serve.formats import FORMATS, find_format, local_form, weight_bytes, weight_bytes_read
 from gpuwise.serve.memory import cache_layout
 from gpuwise.serve.processor import token_time
 from gpuwise.serve.replica import EngineReplica, NoReplica, Replica, most_ranks, serve
@@ -165,11 +165,11 @@ def _gpu_decode(target: Cluster, arch: Architecture, form: str, context: int, ba
     why = "" if split is None else why_refused(arch, split)
     fewer = tensor_degrees(arch, split, n)[-1:] if split is not None and why else ()
     served = serve(arch, target.system, (form,), (n, *fewer), sequences=batch, context=context)
-    narrow = FORMATS[form]
-    if isinstance(served, NoReplica) and isinstance(served.error, UnsupportedFormatError) and narrow.equivalent:
-        # no engine has rates of the format there: a local program holds the same weights
-        row = _gpu_decode(target, arch, narrow.llama_cpp, context, batch)
-        return replace(row, notes=(*row.notes, f"as {narrow.llama_cpp} in {LOCAL_ENGINE}"))
+    local = None if FORMATS[form].local or batch > 1 else local_form(form)
+    if isinstance(served, NoReplica) and isinstance(served.error, UnsupportedFormatError) and local is not None:
+        # no engine has rates of the format there: a local program has its own of the same numbers
+        row = _gpu_decode(target, arch, local, context, batch)
+        return replace(row, notes=(*row.notes, f"as {local} of a local program"))
     if isinstance(served, NoReplica):
         if served.error is not None or served.memory is None:
             raise served.error or UnpredictableError(f"{form} weights are not predicted on {a.name} with a batch of {batch:,}")

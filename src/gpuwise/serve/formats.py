@@ -195,6 +195,11 @@ def find_format(text: str) -> WeightFormat:
     raise UnknownNameError("weight format", text, names, hint="it is one of " + ", ".join(names))
 
 
+def local_form(form: str) -> str | None:
+    """The format of a local program with the numbers of the engines' ``form`` (``mlx_nvfp4`` of ``nvfp4``); None without one."""
+    return next((f.name for f in FORMATS.values() if f.local and f.name.endswith(f"_{form}")), None)
+
+
 _SAME_WORD = frozenset({("int4_wo", "mlx_4bit"), ("int8_wo", "mlx_8bit")})
 """What ``4bit`` in a model's name may mean."""
 
