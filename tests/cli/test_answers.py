@@ -18,6 +18,7 @@ from gpuwise.cli.answer import LINES, text
 from gpuwise.cli.app import build
 from gpuwise.cli.asked import asking
 from gpuwise.report.answers.answer import Answer, Notes, Stack, Table, plain, shows
+from gpuwise.report.answers.catalogue import gpus_answer
 from gpuwise.report.answers.choosing import compare_answer, pick_answer
 from gpuwise.report.answers.costs import cost_answer
 from gpuwise.report.answers.operations import op_answer
@@ -37,6 +38,7 @@ ANSWERS: Mapping[str, Callable[[Mapping[str, Any]], Answer]] = {
     "capacity": capacity_answer,
     "cost": cost_answer,
     "op": op_answer,
+    "gpus": gpus_answer,
 }
 """By the beginning of a question; the first that matches."""
 NOT_YET = r"--for run"

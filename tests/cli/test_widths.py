@@ -81,8 +81,9 @@ CASES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("prices h100 --all", (r"\$/h", "azure")),
     ("prices --stored", ("nothing is kept",)),
     ("gpus", ("name", "memory", r"\$/h")),
-    ("gpus h100-sxm-80gb", (r"3\.35 TB/s", "https://", "Rent")),
-    ("gpus 4090", (r"1\.01 TB/s", "https://images.nvidia.com")),
+    ("gpus h100-sxm-80gb --all", (r"3\.35 TB/s", "https://", "Rent")),
+    ("gpus 4090", (r"1\.01 TB/s", "Rent", "gpuwise compare")),
+    ("gpus 4090 --sources", ("https://images.nvidia.com",)),
     (
         "capacity llama-3.2-1b --on l40s --workload in=400,out=60 --rate 30/s --quick",
         ("30 requests/s", "p99|p95", r"\$\d", "vllm serve"),

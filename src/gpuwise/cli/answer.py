@@ -360,6 +360,7 @@ def spark(values: Sequence[float]) -> str:
 
 def _notes(block: Notes, rows: int | None = None) -> RenderableType:
     table = grid(2, pad=1)
+    table.columns[1].overflow = "fold"
     for item in block.items[: _sentences(rows)]:
         table.add_row("-", capital(plain(item)), style=STYLES[block.mark])
     return table

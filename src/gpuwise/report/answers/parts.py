@@ -64,6 +64,14 @@ PARTS: Mapping[str, Mapping[str, str]] = {
         "findings": "Noticed in the step",
         "lines": "How each change is written",
     },
+    "gpus": {
+        "families": "Vendors and families",
+        "list": "All of them",
+        "rates": "Matrix rates, dense",
+        "rent": "Rent",
+        "systems": "Systems",
+        "sources": "Sources",
+    },
     "profile": {
         "parts": "The step in parts",
         "findings": "What to fix; savings overlap",
