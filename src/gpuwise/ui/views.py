@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from gpuwise.errors import UnknownNameError
-from gpuwise.report.answers import choosing, costs, lab, machine, serving, steps
+from gpuwise.report.answers import choosing, costs, lab, machine, scores, serving, steps
 from gpuwise.report.answers.answer import Answer
 from gpuwise.report.answers.exported import pictures
 from gpuwise.report.answers.look import style
@@ -32,6 +32,7 @@ ANSWERS: Mapping[str, Callable[[Document], Answer]] = {
     "capacity": serving.capacity_answer,
     "cost": costs.cost_answer,
     "own": steps.fit_answer,
+    "ranks": scores.ranks_answer,
 }
 """By the name of the question."""
 VIEWS: Mapping[str, Callable[[Document], list[str]]] = {
@@ -41,7 +42,6 @@ VIEWS: Mapping[str, Callable[[Document], list[str]]] = {
     "doctor": machine.doctor,
     "history": machine.history,
     "runs": machine.runs,
-    "ranks": machine.ranks,
 }
 """Of those that are HTML at once."""
 KINDS = {"html": "text/html", "svg": "image/svg+xml", "json": "application/json", "csv": "text/csv"}

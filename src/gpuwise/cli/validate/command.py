@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
 from gpuwise.cli.options import NewFile
-from gpuwise.interval import P80
+from gpuwise.cli.reports import report
+from gpuwise.cli.shown import options_shown
 
 if TYPE_CHECKING:
-    from gpuwise.calibrate.validation import Result
+    from gpuwise.cli.shown import Shown
+else:
+    Shown = options_shown("validate")
 
 
 def validate(
@@ -27,6 +29,7 @@ def validate(
     record: Annotated[NewFile | None, Parameter(show_default="a file with today's date in the folder of your records")] = None,
     runs: Annotated[bool, Parameter(negative="")] = False,
     ranks: Path | None = None,
+    shown: Shown | None = None,
     json: Annotated[bool, Parameter(negative="")] = False,
 ) -> int:
     """How far are predictions from measurements, by family, source and GPU?
@@ -71,7 +74,7 @@ def validate(
     if ranks is not None:
         from gpuwise.cli.validate.ranks import validate_ranks
 
-        return validate_ranks(ranks, json=json)
+        return validate_ranks(ranks, shown, json=json)
     if local:
         from gpuwise.cli.validate.local import validate_local
 
@@ -84,12 +87,10 @@ def validate(
 
         what = "a known family" if family is None else f"the family {family}"
         raise InputError(f"--data: {str(data)!r} contains no table of {what}", hint=f"give the folder that contains {TABLES}")
-    if json:
-        from gpuwise.cli.out import print_json
+    from gpuwise.report.answers.scores import scores_answer
 
-        print_json({"results": [r.as_dict() for r in results]})
-    else:
-        _show([r for r in results if r.gpu is None or not summary])
+    document = {"results": [r.as_dict() for r in results]}
+    report(document, lambda made: scores_answer(made, summary=summary), shown, json=json)
     return 0
 
 
@@ -134,60 +135,3 @@ def _families(names: str | None) -> list[str]:
         if name not in FAMILIES:
             raise UnknownNameError("family", name, FAMILIES, hint="it is one of " + ", ".join(FAMILIES) + MORE)
     return families
-
-
-WIDE = 112
-"""Columns from which median, baseline and rows left out are shown too."""
-
-
-def _show(results: list[Result]) -> None:
-    from gpuwise.cli.out import console, section, table_of
-
-    to = console()
-    columns = ["source", "split", "rows", "median", "MAPE", "bias", f"{P80} covers", "baseline", "left out"]
-    if not to.is_terminal and "COLUMNS" not in os.environ:
-        to.width = max(to.width, WIDE)  # a file has room for every column
-    if to.width < WIDE:
-        columns = [c for c in columns if c not in ("median", "baseline", "left out")]
-    table = table_of(columns, left=("source", "split"), wrap=("source",), gives_way=("median", "baseline", "left out", "bias"))
-    family = ""
-    for r in results:
-        if r.family != family:
-            table.add_heading(r.family, style="bold")
-            family = r.family
-        cells = _cells(r)
-        table.add_row(*(cells[c] for c in columns))
-    to.print(table)
-    reasons = [
-        f"{n:,}  {r.family}, {r.source}: {reason}" for r in results if r.gpu is None for reason, n in r.unpredicted.items()
-    ]
-    if reasons:
-        section(to, "Left out, and why", "\n".join(reasons))
-    to.print(
-        f"\nMAPE: mean absolute percentage error. Bias: mean of predicted / measured - 1. {P80} covers: "
-        "share of rows "
-        f"inside their {P80} interval. Baseline: the MAPE of the simple rule the family is compared with.",
-        style="dim",
-    )
-
-
-def _cells(r: Result) -> dict[str, str]:
-    """One row's cells by column; GPUs stand under their source."""
-    left_out = sum(r.unpredicted.values())
-    return {
-        "source": f"  {r.source}" if r.gpu is None else f"    {r.gpu}",
-        "split": r.split,
-        "rows": f"{r.rows:,}",
-        "median": _percent(r.median_ape),
-        "MAPE": _percent(r.mape),
-        "bias": _percent(r.bias, sign=True),
-        f"{P80} covers": _percent(r.coverage80, digits=0),
-        "baseline": _percent(r.baseline_mape),
-        "left out": f"{left_out:,}" if left_out else "",
-    }
-
-
-def _percent(share: float | None, *, sign: bool = False, digits: int = 1) -> str:
-    if share is None:
-        return "-"
-    return f"{100 * share:{'+' if sign else ''}.{digits}f} %"

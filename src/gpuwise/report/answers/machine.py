@@ -6,11 +6,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from gpuwise.report.answers.drawings import Line, Part, around, lines, stacks
-from gpuwise.report.answers.values import At, cell, coded, placed, shown, tiles
+from gpuwise.report.answers.values import At, cell, coded, placed, shown
 from gpuwise.report.page import Markup, TableCell, TableRow, Text, heading, notes, table, text
 from gpuwise.text import capital, escape
-from gpuwise.units import format_duration, format_measured
+from gpuwise.units import format_measured
 
 RESOURCES = (
     ("cpus", "processors"),
@@ -122,88 +121,3 @@ def _measured(place: At, row: At) -> Text:
 def _range(expected: At, row: At) -> Text:
     low, high = (_measured(expected[k], row) for k in ("low", "high"))
     return Markup(f"{text(low)} to {text(high)}")
-
-
-STATES = {
-    "done": "Trained.",
-    "asked": "Stopped when asked.",
-    "failed": "A rank failed.",
-    "running": "Under way.",
-    "silent": "No rank has written for five minutes.",
-}
-PARTS = (
-    ("computing", "compute_s"),
-    ("waiting for data", "data_s"),
-    ("waiting for other ranks", "wait_s"),
-    ("waiting for a processor", "queue_s"),
-)
-"""Of a rank's step."""
-MODEL = (
-    ("Parameters", "parameters"),
-    ("Trained", "trained"),
-    ("Zeros that stay", "zeros"),
-    ("Weights of rank 0", "weight_bytes"),
-)
-
-
-def ranks(document: Mapping[str, Any]) -> list[str]:
-    """A run on ranks: each rank's time, who is waited for, what was predicted beside what was counted."""
-    d = At(document)
-    state = d["state"].text
-    slow = d["straggler"]
-    body = [
-        f"<h2>{escape(d['target'].text.rpartition('/')[2])} on {escape(d['layout']['words'].text)}</h2>",
-        f'<p class="{"yes" if state in ("done", "running") else "no"}">{STATES[state]}</p>',
-        tiles(
-            (
-                ("Step", d["steps"]),
-                ("A step takes", d["step_s"]),
-                ("Samples a second", d["samples_per_s"]),
-                ("Loss", d["loss"]),
-                ("Restarts", d["restarts"]),
-                *((name, d["model"][key]) for name, key in MODEL if d["model"]),
-            )
-        ),
-        notes(d["errors"].value),
-    ]
-    if slow:
-        body.append(
-            f'<p class="no">Rank {shown(slow["rank"]).html} is waited for {shown(slow["lost_s"]).html} a step '
-            f"({shown(slow['share']).html}): {escape(slow['cause'].text)}.</p>"
-        )
-    elif state in ("done", "asked", "running") and len(list(d["ranks"])) > 1:
-        body.append('<p class="layout">No rank is waited for noticeably.</p>')
-    rows = [(f"rank {r['rank'].text}", [Part(n, r[k]) for n, k in PARTS]) for r in d["ranks"] if r["step_s"].value is not None]
-    body.append(f'<div class="figures">{stacks("ranks", "A step of each rank", rows, format_duration)}{_curves(d)}</div>')
-    if d["collectives"]:
-        parts = [
-            TableRow(
-                c["kind"].text, [cell(c[k]) for k in ("predicted_count", "measured_count", "predicted_bytes", "measured_bytes")]
-            )
-            for c in d["collectives"]
-        ]
-        head = ["collective", "predicted", "counted", "bytes predicted", "bytes counted"]
-        body += [heading("Collectives of a step"), table("Collectives of a step", head, parts)]
-    parts = [
-        TableRow(r["rank"].text, [cell(r[k]) for k in ("steps", "step_s", *(k for _, k in PARTS), "memory_bytes", "loss")])
-        for r in d["ranks"]
-    ]
-    head = ["rank", "step", "a step", *(n for n, _ in PARTS), "memory", "loss"]
-    return [*body, heading("Ranks"), table("Ranks", head, parts)]
-
-
-def _curves(d: At) -> str:
-    """Loss, and the slowest beside the fastest rank, over the newest steps."""
-    curve = list(d["curve"])
-    if len(curve) < 3:
-        return ""
-    x = around("step", [p["step"].number for p in curve], "{:,.0f}".format)
-    series = [Line("loss", [(p["step"].number, p["loss"].number) for p in curve if p["loss"].value is not None])]
-    y = around("loss", [b for s in series for _, b in s.points], "{:.3g}".format)
-    curves = lines("loss", "Loss", x, y, series) if len(series[0].points) > 2 else ""
-    series = [
-        Line(name, [(p["step"].number, p[key].number) for p in curve])
-        for name, key in (("slowest rank", "slowest_s"), ("fastest rank", "fastest_s"))
-    ]
-    y = around("a step", [b for s in series for _, b in s.points], format_duration, zero=True)
-    return curves + lines("pace", "The slowest and the fastest rank", x, y, series)

@@ -72,6 +72,13 @@ PARTS: Mapping[str, Mapping[str, str]] = {
         "systems": "Systems",
         "sources": "Sources",
     },
+    "validate": {
+        "sources": "By source",
+        "gpus": "By source and GPU",
+        "left-out": "Left out, and why",
+        "each-rank": "Each rank: seconds of a step, its own work and what it waits for",
+        "collectives": "Collectives of a step",
+    },
     "profile": {
         "parts": "The step in parts",
         "findings": "What to fix; savings overlap",
