@@ -39,8 +39,9 @@ def scores_answer(document: Mapping[str, Any], *, summary: bool = False) -> Answ
     """How far predictions are from measurements, without the GPUs in a ``summary``; rows that no fit has seen first."""
     found = list(At(document)["results"])
     sources = [r for r in found if not r["gpu"]]
-    held_out = sorted((r for r in sources if r["split"].text == "check"), key=lambda r: (r["mape"].value is None, -r["rows"].number))
-    ordered = [*held_out, *(r for r in sources if r not in held_out)]
+    held_out = [r for r in sources if r["split"].text == "check"]
+    held_out.sort(key=lambda r: (r["mape"].value is None, -r["rows"].number))
+    ordered = [*held_out, *(r for r in sources if r["split"].text != "check")]
     rows = f"{sum(int(r['rows'].number) for r in held_out):,}"
     families = ", ".join(dict.fromkeys(r["family"].text for r in sources))
     gpus = [r for r in found if r["gpu"]]
