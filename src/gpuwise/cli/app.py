@@ -56,7 +56,7 @@ COMMANDS: tuple[tuple[str, str, str], ...] = (
     ("compare", "gpuwise.cli.compare.command:compare", "Which GPU is better at what, and by how much?"),
     ("pick", "gpuwise.cli.pick.command:pick", "Which GPU should I get for this, within this budget?"),
     ("cost", "gpuwise.cli.cost.command:cost", "Rent or own: what does a year cost, in money, power and carbon?"),
-    ("models", "gpuwise.cli.models:models", "The catalogue of model architectures."),
+    ("models", "gpuwise.cli.models:models", "The catalogue of models; with --on: which ones run on a device."),
     ("prices", "gpuwise.cli.prices.command:prices", "What does an accelerator cost per hour, where, and how old is that price?"),
     ("gpus", "gpuwise.cli.gpus:gpus", "The catalogue of accelerators, with the source of every figure."),
     ("cpus", "gpuwise.cli.cpus:cpus", "The catalogue of processors (CPUs), with their memory."),

@@ -6,21 +6,49 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
+from gpuwise.cli.options import Length
+from gpuwise.cli.shown import options_shown
+from gpuwise.errors import InputError
+
 if TYPE_CHECKING:
+    from gpuwise.cli.shown import Shown
     from gpuwise.facts.models.architecture import Architecture
+else:
+    Shown = options_shown("models")
 
 
-def models(*query: str, json: Annotated[bool, Parameter(negative="")] = False) -> int:
-    """List the known models; with a name: its dimensions, parameters and sources.
+def models(
+    *query: str,
+    on: Annotated[str | None, Parameter(metavar="DEVICE")] = None,
+    context: Annotated[Length | None, Parameter(show_default="8192", metavar="TOKENS")] = None,
+    ram: Annotated[str | None, Parameter(metavar="MEMORY")] = None,
+    shown: Shown | None = None,
+    json: Annotated[bool, Parameter(negative="")] = False,
+) -> int:
+    """List the known models; with a name: its dimensions, parameters and sources; with --on: which ones run on a device.
+
+    On a device: each published model that writes text, in the format of least loss that writes as fast as one reads; the largest
+    first: the catalogue has no scores of quality.
 
     Parameters
     ----------
     query
         A name (llama-3.1-8b), a config.json, dimensions, or words to search for (qwen moe).
+    on
+        The GPUs (RTX 3060, 2x3090), a processor (Ryzen 7 5700G), or this: this machine, with the memory that is free now.
+    context
+        With --on: tokens of context to fit.
+    ram
+        With --on: the RAM of that machine: 64GB, ddr4-3200x2, or both in quotes.
     json
         One JSON document on the last line of stdout.
     """
     matches = _search(" ".join(query))
+    if on is not None:
+        return _on(matches, on, context, ram, shown, json=json)
+    for name, value in (("--context", context), ("--ram", ram)):
+        if value is not None:
+            raise InputError(f"{name} is of models on a device", hint="name it: --on 4090, or --on this")
     if json:
         from gpuwise.cli.out import print_json
 
@@ -30,6 +58,27 @@ def models(*query: str, json: Annotated[bool, Parameter(negative="")] = False) -
     else:
         _list(matches)
     return 0
+
+
+def _on(matches: list[Architecture], on: str, context: int | None, ram: str | None, shown: Shown | None, *, json: bool) -> int:
+    """Which of ``matches`` run on a device."""
+    from gpuwise.cli.local import local_machine
+    from gpuwise.serve.local_models import models_document, models_on
+    from gpuwise.serve.local_run import CONTEXT
+
+    machine, tokens = local_machine(on, ram), context or CONTEXT
+    found = models_on(matches, machine, context=tokens)
+    document = models_document(found, machine, tokens, on)
+    if json:
+        from gpuwise.cli.out import print_json
+
+        print_json(document)
+    else:
+        from gpuwise.cli.answer import show
+        from gpuwise.report.answers.models import models_answer
+
+        show(models_answer(document), shown)
+    return 0 if found else 1
 
 
 def _search(query: str) -> list[Architecture]:

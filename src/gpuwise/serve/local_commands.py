@@ -62,10 +62,12 @@ def _of_the_same_file(run: LocalRun, file: str, weights: str, layers: int | None
     experts = run.offload is not None and run.offload.host_expert_layers
     lines = [f"FROM ./{file}" if "/" not in file else f"FROM {file}", f"PARAMETER num_ctx {run.context}"]
     lines += [f"PARAMETER num_gpu {layers}"] if layers is not None and not experts else []
-    yield LocalCommand("Ollama", ("ollama", "create", name, "-f", "Modelfile"), ("Modelfile", "\n".join(lines)))
+    yield LocalCommand(
+        f"Ollama, then `ollama run {name}`", ("ollama", "create", name, "-f", "Modelfile"), ("Modelfile", "\n".join(lines))
+    )
     share = "max" if layers is None else "off" if not layers else f"{layers / run.arch.n_layers:.2f}"
     words = ("lms", "load", name, "--gpu", share, "--context-length", str(run.context))
-    yield LocalCommand("LM Studio", words if not experts else words[:3] + words[5:])
+    yield LocalCommand(f"LM Studio, after `lms import {file}`", words if not experts else words[:3] + words[5:])
 
 
 def _of_other_engines(run: LocalRun, bits: float) -> Iterator[LocalCommand]:

@@ -32,6 +32,8 @@ TRIED = ("Q8_0", "Q6_K", "Q5_K_M", "Q4_K_M", "IQ4_XS", "Q3_K_M", "Q2_K")
 LOSSES = {"Q8_0": "none", "Q6_K": "very small", "Q5_K_M": "very small", "Q4_K_M": "small", "IQ4_XS": "small", "Q3_K_M": "clear"}
 """Of perplexity against 16 bits: +0.01, 0.1, 0.2, 0.9, 0.9 and 4 % (LLaMA 7B, llama.cpp pull request 1684, tools/quantize
 README); the others lose much."""
+CLEAR = ("clear", "large")
+"""Losses that one notices."""
 CONTEXT = 8192
 """Tokens of context to fit by default: a long conversation or some files."""
 CONTEXTS = (1024, 8192)
@@ -120,11 +122,11 @@ def run_locally(arch: Architecture, machine: LocalMachine, *, context: int | Non
     if context is not None and not 1 <= context <= arch.max_seq_len:
         raise InputError(f"{arch.name} takes up to {arch.max_seq_len:,} tokens", hint="give a shorter --context")
     length = context or min(CONTEXT, arch.max_seq_len)
-    fits = tuple(format_fit(arch, machine, name, length) for name in _names(arch, weights))
+    fits = tuple(format_fit(arch, machine, name, length) for name in names_of(arch, weights))
     chosen = next((fit for fit in fits if fit.memory.fits), None)
     state = state_bytes(arch)
     if chosen is None:
-        return LocalRun(arch, machine, length, fits, None, (), state, 0, None, 0, _offload(arch, machine, length, fits))
+        return LocalRun(arch, machine, length, fits, None, (), state, 0, None, 0, offloaded(arch, machine, length, fits))
     one = chosen.memory
     users = max(int((one.most - one.weights - one.workspace) // one.cache), 1) if one.cache else 1
     lengths = sorted({*(c for c in CONTEXTS if c <= chosen.longest_context), chosen.longest_context})
@@ -167,7 +169,7 @@ def _at_once(arch: Architecture, machine: LocalMachine, weights: str, context: i
     return users, Estimate.from_log_sigma(time, *spread(accelerator)).inverse()
 
 
-def _names(arch: Architecture, weights: str | None) -> tuple[str, ...]:
+def names_of(arch: Architecture, weights: str | None) -> tuple[str, ...]:
     """Formats to look at: the one asked for, a narrow file's own, the published one of experts, or those people choose from."""
     stored = arch.stored_format
     wide = stored is not None and find_format(stored).file != GGUF and find_format(stored).bytes_per_weight >= WIDE_BYTES
@@ -181,15 +183,21 @@ def _names(arch: Architecture, weights: str | None) -> tuple[str, ...]:
     return ("MXFP4",) if arch.published_experts == "mxfp4" else TRIED
 
 
-def format_fit(arch: Architecture, machine: LocalMachine, weights: str, context: int) -> FormatFit:
-    """What ``weights`` take on ``machine`` with ``context`` tokens, and what they reach there."""
+def format_fit(arch: Architecture, machine: LocalMachine, weights: str, context: int, *, reach: bool = True) -> FormatFit:
+    """What ``weights`` take on ``machine`` with ``context`` tokens, and how fast they are there; the longest context is 0 without
+    ``reach``."""
     memory = _memory(arch, machine, weights, context)
-    longest = _longest(arch, lambda tokens: _memory(arch, machine, weights, tokens).fits)
+    longest = longest_context(arch, machine, weights) if reach else 0
     bits = 8.0 * weight_bytes(arch, weights) / count_parameters(arch).total
     holds = memory.weights + memory.workspace <= memory.most
     rate = _token_time(arch, machine, weights, context).inverse() if holds else None
     loss = "as published" if weights == "MXFP4" else LOSSES.get(weights, "none" if bits > 8.0 else "large")
     return FormatFit(weights, bits, loss, memory, longest, rate)
+
+
+def longest_context(arch: Architecture, machine: LocalMachine, weights: str) -> int:
+    """Tokens of the longest context that fits; 0 where none does."""
+    return _longest(arch, lambda tokens: _memory(arch, machine, weights, tokens).fits)
 
 
 def _memory(arch: Architecture, machine: LocalMachine, weights: str, context: int) -> ServingMemory:
@@ -229,16 +237,16 @@ def _speed(arch: Architecture, machine: LocalMachine, weights: str, context: int
     return Speed(context, rate, first.inverse(context), first)
 
 
-def _offload(arch: Architecture, machine: LocalMachine, context: int, fits: Sequence[FormatFit]) -> Offload | None:
+def offloaded(arch: Architecture, machine: LocalMachine, context: int, fits: Sequence[FormatFit]) -> Offload | None:
     """The widest of the small formats whose rest the device holds and the RAM: experts of some layers on the host, else whole
     layers. None without a known processor, and where the GPU has no other memory than the host's."""
     if machine.cluster is None or machine.cluster.accelerator.unified_memory or (host := machine.host) is None:
         return None
     small = [f for f in fits if f.bits < WIDEST_OFFLOADED] or [fits[-1]]
-    return next(filter(None, (_offloaded(arch, machine.cluster, host, machine.ram_bytes, context, f) for f in small)), None)
+    return next(filter(None, (_with_host(arch, machine.cluster, host, machine.ram_bytes, context, f) for f in small)), None)
 
 
-def _offloaded(
+def _with_host(
     arch: Architecture, cluster: Cluster, processor: Cpu, ram_bytes: float, context: int, form: FormatFit
 ) -> Offload | None:
     memory, n, layers = form.memory, cluster.n_accelerators, arch.n_layers

@@ -15,7 +15,6 @@ from gpuwise.errors import InputError
 if TYPE_CHECKING:
     from gpuwise.cli.shown import Shown
     from gpuwise.report.answers.answer import Answer
-    from gpuwise.serve.local_machine import LocalMachine
 else:
     Shown = options_shown("fit")
 
@@ -126,6 +125,7 @@ def _local(
     json: bool,
 ) -> int:
     """``--for run``, or the three uses."""
+    from gpuwise.cli.local import local_machine
     from gpuwise.facts.models.catalogue import find_model_to_run
     from gpuwise.facts.models.stored import check_agrees
     from gpuwise.serve.formats import is_stored_as
@@ -133,7 +133,7 @@ def _local(
     arch = find_model_to_run(model)
     if weights is not None and arch.stored_format is not None:
         check_agrees(arch, weights, [form for form in (arch.stored_format,) if is_stored_as(form, weights)])
-    machine = _machine(on, ram)
+    machine = local_machine(on, ram)
     document: dict[str, Any]
     if use is None:
         from gpuwise.plan.uses import uses_document
@@ -158,31 +158,6 @@ def _local(
 
         _show(run_answer(document), shown)
     return 0 if document["fits"] else 1
-
-
-def _machine(on: str | None, ram: str | None) -> LocalMachine:
-    """The machine with the device ``on``; this one where none is named. Raises InputError, UnknownNameError."""
-    from gpuwise.errors import UnknownNameError
-    from gpuwise.facts.hardware.naming import USUAL, find_cards
-    from gpuwise.facts.hardware.ram import Ram, read_ram, take_size
-    from gpuwise.facts.hardware.this import THIS, counted_here, is_this
-    from gpuwise.serve.local_machine import machine_of
-
-    if on is None or is_this(on):
-        if ram is not None:
-            raise InputError("--ram is of a machine that is named", hint="the RAM of this one is known: leave it out")
-        from gpuwise.machine.this import machine_here
-
-        return machine_here(*counted_here(on or THIS))
-    memory = None if ram is None else read_ram(ram)
-    try:
-        return machine_of(find_cards(on, prefer=USUAL), memory)
-    except UnknownNameError:
-        from gpuwise.plan.one_op import find_target
-
-        target = find_target(on, memory)
-    size = take_size(on)[0]
-    return machine_of(target, memory if size is None else replace(memory or Ram(), size_bytes=size))
 
 
 def _print(document: dict[str, Any]) -> None:

@@ -49,6 +49,11 @@ PARTS: Mapping[str, Mapping[str, str]] = {
         "start": "Start a replica",
         "prove": "Prove it",
     },
+    "models": {
+        "whole": "Run on it whole",
+        "part": "Run with a part in RAM",
+        "slow": "Slower than one reads",
+    },
     "fit": {
         "uses": "What you can do with it",
         "formats": "Formats of weights, and what each costs",

@@ -46,14 +46,12 @@ from gpuwise.serve.capacity.saturation import Saturation, saturation_of, why_mis
 from gpuwise.serve.capacity.search import Assessment, Search, frontier, search, with_slots
 from gpuwise.serve.load.load import Load
 from gpuwise.serve.load.requests import ClosedLoop
-from gpuwise.serve.load.targets import Target, as_option
+from gpuwise.serve.load.targets import READING_S, Target, as_option
 from gpuwise.serve.load.workloads import Workload
 from gpuwise.serve.simulate.front import known_error
 from gpuwise.shown import Shown
 from gpuwise.units import format_number, format_usd
 
-READING_S = 1 / 5.3
-"""Between two tokens of an answer that comes as fast as one reads: the target of answers where none is given."""
 CURVE_POINTS = 9
 ROUGH_REQUESTS, ROUGH_RESOLUTION = 300, 1.08
 """Number of requests and resolution of a search that only ranks (pick/capacity.py)."""

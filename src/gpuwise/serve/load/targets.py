@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from gpuwise.errors import InputError, UnknownNameError
 from gpuwise.units import MILLI, format_duration, parse_duration
 
+READING_S = 1 / 5.3
+"""Between two tokens of an answer that comes as fast as one reads: the target of answers where none is given."""
 METRICS = {
     "ttft": "time to first token",
     "itl": "gap between tokens",
