@@ -216,3 +216,13 @@ def test_offline_and_known_names_ask_nothing(server: Server, strange: Path, monk
     arch = find_model("someone/strange-v9")
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     assert find_model("someone/strange-v9") == arch, "what was fetched before"
+
+
+def test_a_name_server_that_hangs_is_not_waited_for(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hub, "SECONDS", 0.2)
+    monkeypatch.setattr("socket.getaddrinfo", lambda *_, **__: time.sleep(20))
+    begin = time.monotonic()
+    with pytest.raises(UnknownNameError) as error:
+        find_model("someone/strange-v9")
+    assert time.monotonic() - begin < 5.0
+    assert "did not answer within" in (error.value.hint or "")

@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import threading
 import time
 import urllib.error
 import urllib.parse
@@ -21,7 +22,7 @@ from http.client import HTTPException
 from pathlib import Path
 from typing import IO, Any, cast
 
-from gpuwise.errors import FileError, InputError
+from gpuwise.errors import FileError, GpuwiseError, InputError
 from gpuwise.facts.models.gguf import header_length
 from gpuwise.facts.models.safetensors import INDEX, MOST_HEADER, SIZE_SUFFIX
 from gpuwise.files import MIB, write_whole
@@ -77,7 +78,27 @@ def fetch_model(text: str) -> Path | None:
         return kept
     if is_offline():
         return None
-    return _Fetch(name, folder).fetch(quant)
+    return _within_time(_Fetch(name, folder), quant)
+
+
+def _within_time(asked: _Fetch, quant: str | None) -> Path:
+    """The answer of ``asked``, waited for no longer than its limit: a name server that does not answer has none of its own."""
+    found: list[Path | GpuwiseError] = []
+
+    def ask() -> None:
+        try:
+            found.append(asked.fetch(quant))
+        except GpuwiseError as error:  # raised again by the one who waits
+            found.append(error)
+
+    thread = threading.Thread(target=ask, daemon=True)
+    thread.start()
+    thread.join(SECONDS + 1.0)
+    if not found:
+        raise asked.silent(TimeoutError())
+    if isinstance(found[0], GpuwiseError):
+        raise found[0]
+    return found[0]
 
 
 def _without(name: str) -> str:
