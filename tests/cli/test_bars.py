@@ -4,9 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuwise.cli.bars import FREE, OVER, shares, single, stacked
-from gpuwise.cli.words import percent, span
-from gpuwise.predict.estimate import Estimate
-from gpuwise.units import format_bytes, format_duration
+from gpuwise.report.answers.answer import plain, span
+from gpuwise.report.answers.values import At
 
 amounts = st.lists(st.floats(0, 1e12), min_size=1, max_size=9)
 
@@ -37,6 +36,6 @@ def test_a_single_bar_stays_inside(share: float) -> None:
 
 
 def test_spans_name_a_shared_unit_once() -> None:
-    assert span(Estimate(1.0, 2.0, 3.0, "fitted"), format_duration) == "1 to 3 s"
-    assert span(Estimate(0.4, 0.5, 0.6, "fitted"), percent) == "40 to 60 %"
-    assert span(Estimate(2.0**29, 2.0**30, 2.0**31, "fitted"), format_bytes) == "512 MiB to 2 GiB"
+    ends = At({"time_s": {"low": 1.0, "high": 3.0}, "memory_bytes": {"low": 2.0**29, "high": 2.0**31}})
+    assert plain(span(ends["time_s"])) == "1 to 3 s"
+    assert plain(span(ends["memory_bytes"])) == "512 MiB to 2 GiB"

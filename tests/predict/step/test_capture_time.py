@@ -14,7 +14,6 @@ from gpuwise.calibrate.machine.fit import fit_constant
 from gpuwise.errors import InputError
 from gpuwise.facts.hardware.corrections import LAUNCH_KEY
 from gpuwise.facts.hardware.naming import find_accelerator
-from gpuwise.plan.step.time_parts import waiting_phase
 from gpuwise.predict.step.bounds import Bound
 from gpuwise.predict.step.capture_time import Calibration, captured_time
 from gpuwise.predict.step.host_time import HostSpeed, host_log_sigma, host_scale
@@ -432,8 +431,6 @@ def test_the_phase_that_waits_for_the_host_is_said():
     work = [(matmul(4096, 4096, 4096, "fp16"), F)] * 4 + [(pointwise(64), U)] * 400
     late = captured_time(capture(work), A100)
     assert max(late.waited_s, key=lambda name: late.waited_s[name]) == "optimizer"
-    assert waiting_phase(late) == "optimizer"
-    assert waiting_phase(captured_time(capture(work[:4]), A100)) is None
 
 
 def test_a_recurrent_layer_of_short_steps_is_bound_by_their_launches():

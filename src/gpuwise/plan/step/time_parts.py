@@ -25,17 +25,6 @@ def is_host_bound(time: CapturedTime) -> bool:
     return time.launch_bound_share > HOST_BOUND
 
 
-WAITING = 0.1
-"""Share of a step from which the device's waiting for the host is worth a word."""
-
-
-def waiting_phase(time: CapturedTime) -> str | None:
-    """The phase in which the device waits longest for the host; None if it hardly waits."""
-    if time.launch_bound_share < WAITING or not time.waited_s:
-        return None
-    return next(iter(largest_first(time.waited_s)))
-
-
 def by_module(time: CapturedTime, n: int = 8) -> dict[str, float]:
     """Device seconds by module, entries of a list together and two names deep; the ``n`` largest, largest first."""
     sums: dict[str, float] = {}

@@ -35,9 +35,6 @@ SAME, MODEL = "same answers", "the model answers otherwise"
 
 MOST_WIDTHS = 3
 """Splits of another accelerator that are compared, from the fewest accelerators on."""
-WEAK_GAIN, GAIN_STEP = 0.1, 5
-"""A smaller change of the rate is the chance of so few requests, and what the shown ones are rounded to, in per cent: 600
-requests and 4,800 differ by up to 18 points (benchmarks/records/serving/capacity_2026-11-27e.md)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,13 +50,6 @@ class Change:
     ttft_s: float | None
     """Time to first token at the target's percentile, for a request without others."""
     why: str = ""
-
-    @property
-    def gain_words(self) -> str:
-        """``about +15 %``; empty if it or the configuration itself serves nothing."""
-        if self.gain is None or not self.rate_per_s:
-            return ""
-        return "about as much" if abs(self.gain) < WEAK_GAIN else f"about {GAIN_STEP * round(100 * self.gain / GAIN_STEP):+d} %"
 
 
 def changes(
