@@ -282,6 +282,20 @@ def _of_stored(arch: Architecture, weights: str) -> float:
     return asked.bytes_per_weight / has.bytes_per_weight if has.bytes_per_weight >= WIDE_BYTES and asked.local else 0.0
 
 
+@lru_cache(maxsize=1024)
+def expert_bytes(arch: Architecture, weights: str) -> float:
+    """All routed experts. Raises UnknownNameError."""
+    stored = arch.stored_bytes
+    if stored is not None and (share := _of_stored(arch, weights)):
+        return share * stored.experts
+    return count_parameters(arch).experts * _formats(arch, weights, None)[1].bytes_per_weight
+
+
+def expert_bytes_read(arch: Architecture, weights: str) -> float:
+    """Routed experts of one token. Raises UnknownNameError."""
+    return 0.0 if arch.moe is None else expert_bytes(arch, weights) * arch.moe.n_active / arch.moe.n_experts
+
+
 @lru_cache(maxsize=4096)
 def _experts_chosen(n_experts: int, n_active: int, tokens: int) -> float:
     """Experts that any of ``tokens`` tokens is sent to."""

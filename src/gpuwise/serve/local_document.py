@@ -88,6 +88,7 @@ def _offload_document(o: Offload, layers: int) -> dict[str, object]:
         "host_bytes": o.host_bytes,
         "processor": o.processor.name,
         "tokens_per_s": to_document(o.tokens_per_s),
+        "prompt_tokens_per_s": to_document(o.prompt_tokens_per_s),
     }
 
 

@@ -1,14 +1,11 @@
 """One person runs a model on their own device with a local program (llama.cpp): which format fits, how fast, how long a context.
 
-    t(w) = (1 - r) t_device(w) + r t_processor(w)        r the share of a token's bytes that lies in the host's memory
-
 ``t_device`` is :func:`gpuwise.serve.streams.token_time`, ``t_processor`` :func:`gpuwise.serve.processor.token_time`. Nothing is
 copied between them: each computes what it holds (llama.cpp ``-ngl``, ``--n-cpu-moe``).
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -17,12 +14,14 @@ from gpuwise.facts.hardware.cpus import Cpu
 from gpuwise.facts.hardware.systems import Cluster
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.predict.coefficients import load_json
-from gpuwise.predict.estimate import Estimate, weakest
+from gpuwise.predict.estimate import Estimate
 from gpuwise.predict.memory.kv_cache import kv_cache_bytes, state_bytes
 from gpuwise.serve.engines.engine import ENGINES, LOCAL_ENGINE
 from gpuwise.serve.formats import FORMATS, GGUF, LLAMA_CPP_FORMATS, WIDE_BYTES, find_format, weight_bytes
 from gpuwise.serve.local_machine import LocalMachine
 from gpuwise.serve.memory import ServingMemory, local_memory
+from gpuwise.serve.offload import needed_split, split_bytes, split_time
+from gpuwise.serve.offload import prompt_time as offloaded_prompt_time
 from gpuwise.serve.processor import token_time as processor_time
 from gpuwise.serve.streams import prompt_time, seconds, spread, token_time
 from gpuwise.workload.transformer.parameters import count_parameters
@@ -85,6 +84,8 @@ class Offload:
     host_bytes: float
     processor: Cpu
     tokens_per_s: Estimate
+    prompt_tokens_per_s: Estimate | None
+    """None where the device has no PCIe link, or no published rates."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,32 +250,17 @@ def offloaded(arch: Architecture, machine: LocalMachine, context: int, fits: Seq
 def _with_host(
     arch: Architecture, cluster: Cluster, processor: Cpu, ram_bytes: float, context: int, form: FormatFit
 ) -> Offload | None:
-    memory, n, layers = form.memory, cluster.n_accelerators, arch.n_layers
-    over = (memory.total - memory.most) * n
-    if memory.workspace > memory.most:
+    accelerator, n, weights = cluster.accelerator, cluster.n_accelerators, form.weights
+    split = needed_split(arch, weights, form.memory, n)
+    if split is None or (on_host := split_bytes(arch, weights, split)) > ram_bytes:
         return None
-    whole = memory.weights * n
-    count = count_parameters(arch)
-    expert_bytes = whole * count.experts / count.total
-    each = expert_bytes / max(arch.n_moe_layers, 1)
-    host_layers = math.ceil(over / each) if expert_bytes > over else 0
-    if host_layers:
-        on_host = host_layers * each
-        active = count.active - (count.total - count.experts)
-        share = on_host / expert_bytes * active / count.active
-        device_layers = layers
-    else:
-        # a layer moves with its cache
-        per_layer = (whole + memory.cache * n) / layers
-        gone = min(math.ceil(over / per_layer), layers)
-        device_layers, on_host, share = layers - gone, gone * whole / layers, gone / layers
-    if on_host > ram_bytes:
-        return None
-    host = processor_time(processor, arch, form.weights, context=float(context)).time_s.scaled(share)
-    device = token_time(arch, cluster.accelerator, form.weights, context=context, n_devices=n).scaled(1.0 - share)
-    low, high = host.low + device.low, host.high + device.high
-    time = Estimate(low, host.expected + device.expected, high, weakest(host.basis, device.basis))
-    return Offload(form.weights, device_layers, host_layers, on_host, processor, time.inverse())
+    time = split_time(arch, accelerator, processor, weights, split, context=float(context), n_devices=n)
+    try:
+        prompt = offloaded_prompt_time(arch, accelerator, weights, on_host, context)
+    except UnpredictableError:
+        prompt = None
+    reads = None if prompt is None else prompt.inverse(context)
+    return Offload(weights, arch.n_layers - split.layers, split.expert_layers, on_host, processor, time.inverse(), reads)
 
 
 def parts(run: LocalRun) -> Iterator[tuple[str, float]]:

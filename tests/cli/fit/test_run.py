@@ -86,3 +86,10 @@ def test_a_model_known_by_its_size_alone_runs_and_is_not_trained(gpuwise: Callab
     document = json.loads(gpuwise("fit", "Tess-4-9B", "--on", "4090", "--json").out.splitlines()[-1])
     assert document["run"]["fits"] and not document["train"]["fits"]
     assert document["train"]["error"] == "training needs the model's dimensions"
+
+
+def test_the_memory_of_the_host_decides_a_part_in_ram(gpuwise: Callable[..., Any]) -> None:
+    words = ("fit", "llama-3.3-70b", "--on", "4090", "--for", "run", "--json")
+    slow, fast = (json.loads(gpuwise(*words, "--ram", ram).out)["offload"] for ram in ("ddr5-4800x1", "ddr5-4800x2"))
+    assert slow["host_bytes"] == fast["host_bytes"]
+    assert fast["tokens_per_s"]["expected"] > 1.2 * slow["tokens_per_s"]["expected"]

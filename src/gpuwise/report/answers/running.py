@@ -100,13 +100,14 @@ def _part_in_ram(d: At) -> list[Figure]:
     needs = Figure("needs", smallest["memory_bytes"], "", ("in ", smallest["weights"], ", the device has ", d["device_bytes"]))
     if not o:
         return [needs]
-    rate = o["tokens_per_s"]
+    rate, reads = o["tokens_per_s"], o["prompt_tokens_per_s"]
     experts = o["host_expert_layers"]
     where: Phrase = ("experts of ", experts, " layers") if experts.number else (o["device_layers"], " layers stay on the device")
     return [
         needs,
         Figure("in RAM", o["host_bytes"], where, ("in ", o["weights"])),
-        Figure("writes", (rate, " tokens/s"), span(rate), "from the speeds of both; runs with a part in RAM were not fitted"),
+        Figure("writes", (rate, " tokens/s"), span(rate), ("RAM with a ", o["processor"])),
+        *([Figure("reads", (reads, " tokens/s"), span(reads), "weights in RAM are copied over PCIe")] if reads else []),
     ]
 
 
