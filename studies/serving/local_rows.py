@@ -145,4 +145,4 @@ def _arch(name: str) -> Architecture | None:
         found = find_model(name.rpartition("/")[2])
     except GpuwiseError:
         return None
-    return found if found.kind == "decoder" else None
+    return found if found.kind == "decoder" and not found.open_log_sigma else None

@@ -120,7 +120,9 @@ def token_time(
     """
     model = _coefficients(engine)
     time = seconds(model["form"], arch, accelerator, weights, context, n_devices)
-    sigma, basis = _spread(model, accelerator, vendor_of(model["form"], accelerator)["log_sigma"])
+    sigma, basis = _spread(
+        model, accelerator, vendor_of(model["form"], accelerator)["log_sigma" if arch.moe is None else "experts_log_sigma"]
+    )
     return Estimate.from_log_sigma(time, sigma, basis).widened(arch.open_log_sigma)
 
 
