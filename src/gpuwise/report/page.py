@@ -1,5 +1,5 @@
-"""A page that stands alone: no request leaves it, no script runs in it, it reads in light, in dark, on paper, on a
-telephone and to a screen reader."""
+"""A self-contained page: no requests, no scripts, readable in light and dark mode, on paper, on a telephone and with a screen
+reader."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def _row(row: TableRow, head: Sequence[Text]) -> str:
         return f'<tr role="row"><th scope="rowgroup" colspan="{len(head)}" role="rowheader">{text(row.title)}</th></tr>\n'
     cells = "".join(_cell(c, h) for c, h in zip(row.cells, [*head[1:], *[""] * len(row.cells)], strict=False))
     title = text(row.title)
-    bare = not any(c.isalpha() for c in _TAG.sub("", title))  # a number says nothing without its column's name
+    bare = not any(c.isalpha() for c in _TAG.sub("", title))  # a number is meaningless without its column's name
     label = f' data-label="{_words(head[0])}"' if bare else ""
     return f'<tr role="row"><th scope="row" role="rowheader"{label}>{title}</th>{cells}</tr>\n'
 

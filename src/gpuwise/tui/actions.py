@@ -202,7 +202,7 @@ class Actions(Application):
         self.redraw()
 
     def action_zoom(self) -> None:
-        """Change how many refreshes a dot of the charts stands for."""
+        """Change the number of refreshes per dot of the charts."""
         self.state.zoom = charts.ZOOMS[(charts.ZOOMS.index(self.state.zoom) + 1) % len(charts.ZOOMS)]
         self.say(f"{self.state.zoom} refresh{'es' if self.state.zoom > 1 else ''} to a dot")
 

@@ -35,7 +35,7 @@ from gpuwise.tui.sampler import Sampler, Snapshot
 from gpuwise.tui.state import Order, State
 
 STALE_S = 3.0
-"""A driver that has not answered for this long is said to be silent."""
+"""Seconds without an answer after which a driver is reported as silent."""
 MESSAGE_S = 4.0
 """How long a word on what a key has done stays."""
 PARTS = ("head", "cards", "chart", "processes", "foot")
@@ -145,9 +145,9 @@ class TopApp(Actions):
         self.set_interval(1.0, self._look_after)
 
     def _leave_when_told(self) -> None:
-        """What ends other programs ends this one as a person would, so that the terminal is given back as it was.
+        """End on the signals that end other programs, in the same way as on a key press, so the terminal is restored.
 
-        Handlers of Python's, not of the event loop: they run while the loop waits for a terminal that takes nothing.
+        Python's handlers, not the event loop's: they run while the loop waits for a blocked terminal.
         """
         loop = asyncio.get_running_loop()
         leave: Callable[[], None] | None = getattr(self._driver, "leave", None)

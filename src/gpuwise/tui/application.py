@@ -32,7 +32,7 @@ class Application(App[None]):
     hosts: HostHistory
     _waiting: Snapshot | None
     _stopped: tuple[History, HostHistory] | None
-    """What the charts show while a live source is paused: it goes on, they do not."""
+    """Snapshot shown in the charts while a live source is paused: sampling continues."""
     _told_theme: str | None
 
     def redraw(self) -> None:

@@ -39,7 +39,7 @@ class HostList:
             missing_pids = {p for p in parent_pids if p is not None and p > 1 and p not in gpu_pids and p not in parents}
             if not missing_pids:
                 break
-            # one reader for all of them: what it is not asked for it forgets
+            # one reader for all of them: it forgets processes that are not requested
             by_pid = self._above_reader.read(missing_pids | set(parents), frame.at_s)
             parents.update({p: h for p, h in by_pid.items() if "name" not in h.unknown})
             parent_pids = {by_pid[p].parent_pid for p in missing_pids if p in parents}

@@ -1,7 +1,7 @@
-"""Send a signal to a process chosen on the screen, and never to another that was given its number meanwhile.
+"""Send a signal to a process chosen on the screen, and never to another process that reuses its number.
 
-The process is held by a handle of the kernel (``pidfd``) where there is one, and its start time is compared with the one that was
-shown, so that a number given anew is refused.
+The process is identified by a kernel handle (``pidfd``) if available, and its start time is compared with the displayed one,
+so a reused number is rejected.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ SAME_START_S = 0.011
 
 @dataclass(frozen=True, slots=True)
 class KillResult:
-    """Whether a signal was sent, and the sentence that says so or says why not."""
+    """Whether a signal was sent, with a sentence that reports it or the reason."""
 
     ok: bool
     words: str
@@ -30,7 +30,7 @@ def started_s(pid: int) -> float | None:
     try:
         raw = Path(f"/proc/{pid}/stat").read_bytes()
         values = raw.rpartition(b")")[2].split()
-        # a dead process that nobody has asked after yet is gone for a person
+        # a zombie counts as ended for the user
         return None if values[0] == b"Z" else int(values[19]) / os.sysconf("SC_CLK_TCK")
     except (OSError, IndexError, ValueError):
         if Path("/proc/self/stat").exists():
@@ -63,10 +63,10 @@ def refusal(host: HostProcess, *, live: bool) -> str | None:
 
 
 def kill_process(host: HostProcess, number: signal.Signals, *, live: bool = True) -> KillResult:
-    """Send a signal to a process, after making sure that it is still the one that was shown."""
+    """Send a signal to a process, after checking that it is still the displayed one."""
     handle = None
     try:
-        # the handle first: once it is held, the number cannot pass to another behind the check
+        # open the handle first: then the number cannot pass to another process after the check
         handle = _hold(host.pid)
         why = refusal(host, live=live)
         if why is not None:
@@ -89,7 +89,7 @@ def kill_process(host: HostProcess, number: signal.Signals, *, live: bool = True
 
 
 def _hold(pid: int) -> int | None:
-    """The kernel's handle of a process; None where there is none to be had. Raises ProcessLookupError."""
+    """The kernel's handle of a process; None if unavailable. Raises ProcessLookupError."""
     if not hasattr(os, "pidfd_open"):
         return None
     try:
@@ -101,6 +101,6 @@ def _hold(pid: int) -> int | None:
 
 
 def is_gone(host: HostProcess) -> bool:
-    """Whether the process has ended (or its number is another's now)."""
+    """Whether the process has ended (or its number belongs to another now)."""
     now_s = started_s(host.pid)
     return now_s is None or (host.started_s is not None and abs(now_s - host.started_s) > SAME_START_S)

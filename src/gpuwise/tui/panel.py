@@ -54,11 +54,11 @@ class Panel(Widget, can_focus=False):
         return self._shown
 
     def show(self, lines: Sequence[Line], write: Callable[[str], None] | None = None) -> list[int]:
-        """Show these lines; only the cells from the first to the last difference of each line are painted anew. The numbers of
-        the lines that were painted.
+        """Show these lines; only the cells from the first to the last difference of each line are repainted. Returns the numbers
+        of the repainted lines.
 
-        With ``write`` what changed goes straight to the terminal: for a panel that is the whole screen and has nothing over it.
-        Textual's own way, which is taken without, costs several times as much for the same cells.
+        With ``write`` changes go directly to the terminal: for a panel that fills the screen with nothing over it. Textual's
+        own way, used otherwise, costs several times as much for the same cells.
         """
         self.n_shown += 1
         old, self._shown = self._shown, tuple(lines)
@@ -82,7 +82,7 @@ class Panel(Widget, can_focus=False):
         return list(spans)
 
     def _escapes(self, y: int, x0: int, x1: int, first: int, last: int) -> str:
-        """What a terminal is told to paint the runs ``first`` to ``last`` of a line, which stand at columns ``x0`` to ``x1``."""
+        """Escape sequence that paints the runs ``first`` to ``last`` of a line at columns ``x0`` to ``x1``."""
         now = self._shown[y] if y < len(self._shown) else BLANK
         runs, back, used = now.runs[first:last], now.back, 0
         escapes, before = self._palette.escapes, ""
@@ -108,7 +108,7 @@ class Panel(Widget, can_focus=False):
         if self._columns != self.size.width:
             self._strips.clear()
             self._columns = self.size.width
-        # our colours are all true ones but in a theme of the terminal's own, which asks for no such filter
+        # our colours are true colours except in a theme of the terminal's own, which needs no such filter
         filters = [f for f in self.get_line_filters() if not isinstance(f, ANSIToTruecolor)]
         background = self.background_colors[1] if filters else None
         out = list[Strip]()
@@ -140,7 +140,7 @@ class Panel(Widget, can_focus=False):
         self.post_message(self.Scrolled(-3, self))
 
     def action_at(self, x: int, y: int) -> str:
-        """The action of a click at a column and a line; empty where there is none."""
+        """The action of a click at a column and a line; may be empty."""
         if not 0 <= y < len(self._shown):
             return ""
         at = 0

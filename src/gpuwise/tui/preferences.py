@@ -33,7 +33,7 @@ def preferences_path() -> Path:
 
 
 def recall(path: Path | None = None) -> Preferences:
-    """The stored preferences; the defaults where there are none or they cannot be read."""
+    """The stored preferences; the defaults if there are none or they are unreadable."""
     try:
         saved = json.loads((path or preferences_path()).read_text(encoding="utf-8"))
     except (OSError, ValueError):

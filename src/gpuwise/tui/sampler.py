@@ -38,8 +38,7 @@ class Snapshot:
 class Sampler:
     """Calls ``take`` (from its thread) with a snapshot every ``interval_s``, and ``fail`` once if the source breaks.
 
-    ``live``: the processes are of this machine. A replay is held while the person pauses; a live source goes on, because what it
-    records must.
+    ``live``: the processes are of this machine. A pause stops a replay; a live source continues, for its recording.
     """
 
     def __init__(

@@ -35,7 +35,7 @@ class State:
     process: tuple[int, int] | None = None
     """Key of the selected entry."""
     place: int = 0
-    """Where in the table it was last."""
+    """Its last position in the table."""
     first_process: int = 0
     """The entry at the top of the table."""
     first_card_line: int = 0

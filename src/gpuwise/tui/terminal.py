@@ -1,5 +1,5 @@
-"""Textual's driver of a terminal, with a way past its compositor for an application that draws whole lines itself, and one
-that ends when the terminal does."""
+"""Textual's terminal driver, with a bypass of its compositor for an application that draws whole lines itself, and an end when
+the terminal closes."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from textual.app import App
 from textual.drivers.linux_driver import LinuxDriver
 
 PATIENCE_S = 1.0
-"""How long an application that ends waits for a terminal that takes nothing."""
+"""Seconds that an ending application waits for a blocked terminal."""
 _LOOK_S = 0.1
 _HANG_UP_S = 0.5
 """How often a hang-up is looked for: no signal comes where another process leads the session."""
 
 
 class TerminalOutput:
-    """The file that Textual's writer thread writes to. It never raises and, once the application leaves, never waits for long.
+    """The file that Textual's writer thread writes to. It never raises and, once the application ends, never waits for long.
 
-    That thread ends at an error of its file, and what is written after it then waits for room in its queue for ever.
+    That thread ends at an error of its file, and later writes would wait for its queue forever.
     """
 
     def __init__(self, file: IO[str]) -> None:
@@ -32,9 +32,9 @@ class TerminalOutput:
         self._own: int | None = None
         self._leave_by_s: float | None = None
         self.gone = False
-        """Nothing can be written any more; what is, is dropped."""
+        """The terminal is closed; output is dropped."""
         with suppress(OSError, ValueError, AttributeError):
-            # an open file of its own: not to wait on the shared one would be seen by the shell too
+            # a separate open file: setting the shared one non-blocking would affect the shell too
             self._own = os.open(os.ttyname(file.fileno()), os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
 
     def fileno(self) -> int:
@@ -46,7 +46,7 @@ class TerminalOutput:
         return self._file.isatty()
 
     def write(self, text: str) -> None:
-        """Write all of ``text``, or drop the rest where the terminal is gone or stands still while the application leaves."""
+        """Write all of ``text``, or drop the rest if the terminal is closed or blocked while the application ends."""
         if self._own is None:
             self._pass_on(lambda: self._file.write(text))
             return
@@ -89,7 +89,7 @@ class TerminalOutput:
 
 
 class TerminalDriver(LinuxDriver):
-    """Gives an application that has a ``write_whole`` its own, and ends it when its terminal has gone."""
+    """Lets an application with ``write_whole`` write directly, and ends it when its terminal has closed."""
 
     def __init__(self, app: App[Any], *, debug: bool = False, mouse: bool = True, size: tuple[int, int] | None = None) -> None:
         # Textual declares no type argument of its App here
@@ -147,7 +147,7 @@ class TerminalDriver(LinuxDriver):
                 return
 
     def _hang_up(self) -> None:
-        """The terminal is gone: write and read nothing more, and end the application."""
+        """The terminal is closed: stop reading and writing, and end the application."""
         self._output.gone = self._leaves = True
         # a terminal that was hung up gives an empty text for ever, and the thread that reads it would not rest
         self.exit_event.set()

@@ -32,9 +32,9 @@ from gpuwise.ui.workers import FIRST, Answer, Workers
 KINDS = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 T = TypeVar("T")
 LEFT = 499
-"""Status of an answer that nobody waits for any more."""
+"""HTTP status of an answer whose client has left."""
 CAPTURED = 8
-"""Answers about one's own code that are kept, for files of them."""
+"""Stored answers about own code, for their files."""
 
 
 @cache
@@ -52,7 +52,7 @@ def assets() -> Mapping[str, tuple[str, bytes]]:
 
 
 def application(workers: Workers, folder: Path) -> Starlette:
-    """The application, with ``workers`` started and stopped with it; files of one's own code are those in ``folder``."""
+    """The application, with ``workers`` started and stopped with it; the user's own code is in ``folder``."""
     live = Live()
     layouts = QueryBatcher(workers, subject)
     captured: OrderedDict[tuple[str, ...], Answer] = OrderedDict()
@@ -151,7 +151,7 @@ def application(workers: Workers, folder: Path) -> Starlette:
 
 
 def subject(query: Query) -> Query:
-    """What layouts have in common that are estimated in one pass: model, accelerators and sequence."""
+    """Common part of layouts that are estimated in one pass: model, accelerators and sequence."""
     return tuple((name, value) for name, value in query if name in ("model", "on", "seq", "packed"))
 
 
@@ -170,7 +170,7 @@ async def asset(request: Request) -> Response:
 
 
 async def refused(_: Request, error: Any) -> Response:
-    """An error of ours, as the command line says it."""
+    """A gpuwise error, in the words of the command line."""
     document = {"error": error.message, "hint": error.hint or "see the command's --help"}
     return JSONResponse(document, status_code=422, headers={"cache-control": "no-store"})
 
@@ -200,7 +200,7 @@ def answered(name: str, answer: Answer, words: list[str]) -> Response:
 
 
 async def unless_gone(request: Request, work: Awaitable[T]) -> T | None:
-    """What ``work`` gives, or None where the browser leaves first: then it is cancelled."""
+    """Result of ``work``, or None if the browser leaves first: then it is cancelled."""
     task, gone = asyncio.ensure_future(work), asyncio.ensure_future(_gone(request.receive))
     try:
         await asyncio.wait([task, gone], return_when=asyncio.FIRST_COMPLETED)

@@ -1,7 +1,7 @@
 # pyright: reportMissingImports=false, reportUnknownVariableType=false, reportUnknownMemberType=false
 # pyright: reportUnknownArgumentType=false, reportUntypedBaseClass=false
 # the extra `ui` may be absent where this is checked
-"""Connections that are dropped where they do not send a whole request, so that they keep nobody else from being answered."""
+"""Drops connections that do not send a whole request, so that they do not block others."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ MOST_OPEN = 128
 
 
 class Connection(H11Protocol):
-    """HTTP/1.1 as uvicorn speaks it, with a time limit for every request. Where too many connections are open, the one that has
-    sent an incomplete request for longest is closed."""
+    """HTTP/1.1 as uvicorn speaks it, with a time limit for every request. If too many connections are open, the one with the
+    oldest incomplete request is closed."""
 
     _deadline: asyncio.TimerHandle | None = None
     since = 0.0

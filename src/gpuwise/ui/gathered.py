@@ -1,4 +1,4 @@
-"""Layouts that sliders ask for at the same time, evaluated together: whatever waits when one who evaluates is free."""
+"""Layouts requested by sliders at the same time, evaluated together: all waiting ones once an evaluator is free."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ Query = tuple[tuple[str, str], ...]
 Answers = AsyncIterable[bytes | GpuwiseError]
 Waiting = dict[Query, list[asyncio.Future[bytes]]]
 MOST = 512
-"""Answers that are kept, some 50 kB each: sliders go back and forth."""
+"""Maximum stored answers, some 50 kB each: sliders move back and forth."""
 TOGETHER = 64
 """Questions evaluated in one pass at most."""
 
 
 class Evaluators(Protocol):
-    """What answers questions."""
+    """Interface of evaluators."""
 
     def free(self) -> Any | None:
-        """One that has nothing to do, which is given back with its last answer."""
+        """A free evaluator, which is returned after its last answer."""
 
     def layouts(self, by: Any, queries: Sequence[Query], today: datetime.date) -> Answers:
         """The answers of ``by``, in order, each as soon as it is there, with the work that they share done once."""
@@ -32,9 +32,9 @@ class Evaluators(Protocol):
 
 
 class QueryBatcher:
-    """Answers in passes of what waits and shares work (``alike``) with the one that has waited longest: nobody waits for work
-    that is of no use to him. Each subject has one pass at a time, by who knows it if may be. Who leaves before a pass begins is
-    left out of it."""
+    """Answers requests in passes: each pass has the requests that share work (``alike``) with the one that has waited longest,
+    so no request waits for unrelated work. Each subject has one pass at a time, if possible by an evaluator that has it
+    cached. A request whose client leaves before a pass begins is dropped."""
 
     def __init__(self, evaluators: Evaluators, alike: Callable[[Query], Hashable] = lambda _: None) -> None:
         self._evaluators, self._alike = evaluators, alike
@@ -63,12 +63,12 @@ class QueryBatcher:
         return await answer
 
     def stop(self) -> None:
-        """Answer nobody any more."""
+        """Stop answering."""
         for task in self._passes.values():
             task.cancel()
 
     def _begin(self) -> None:
-        """Start the passes that somebody is free for."""
+        """Start the passes for which an evaluator is free."""
         self._waiting = {query: waits for query, waits in self._waiting.items() if not all(w.done() for w in waits)}
         batches: dict[Hashable, list[Query]] = {}
         for query in self._waiting:

@@ -1,4 +1,4 @@
-"""Who may ask, before anything is asked: Host, token, Origin and content type of every request, as plain ASGI.
+"""Access control before any other code: Host, token, Origin and content type of every request, as plain ASGI.
 
 Around the whole application, over HTTP and websockets alike (there is no websocket here, and none is accepted). A page of
 another site can make this browser send requests, and with DNS rebinding give them this machine's address under its own
@@ -40,8 +40,8 @@ TOO_LONG = (413, f"the body must be of known length and at most {MOST_BODY:,} by
 
 
 class Guard:
-    """Lets a request through to ``app`` that names one of ``hosts`` (with port) and carries ``token``, once in the address
-    that the terminal printed and from then on as a cookie that no other site can send."""
+    """Passes a request to ``app`` if it names one of ``hosts`` (with port) and has ``token``: once in the printed address,
+    then as a cookie that other sites cannot send."""
 
     def __init__(self, app: App, hosts: Iterable[str], token: str) -> None:
         self._app, self._token = app, token

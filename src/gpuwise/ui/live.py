@@ -71,7 +71,7 @@ def event(document: object, name: str = "message") -> bytes:
 
 
 def figures(document: dict[str, Any]) -> dict[str, Any]:
-    """What the page draws of one refresh: when (s), and how busy (percent) each card is; None where it does not say."""
+    """Figures of one refresh for the page: time (s), and utilisation (percent) of each card; None if not reported."""
     cards: list[dict[str, Any]] = document["cards"]
     busy = [card["sample"]["utilization"] if card["sample"] else None for card in cards]
     causes: list[dict[str, Any]] = document["causes"]

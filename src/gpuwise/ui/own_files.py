@@ -1,5 +1,5 @@
-"""What lies in one folder: a person's own code, run when a button of the page says so, never because of an address; and runs on
-ranks, whose journals are read by the names that are listed."""
+"""Contents of one folder: the user's own code, run only when a button of the page is pressed, never because of an address; and
+runs on ranks, whose journals are read by their listed names."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MOST = 200
 
 
 def own_files(folder: Path) -> list[str]:
-    """The Python files that lie in ``folder`` itself, by name; links that lead out of it are left out."""
+    """The Python files directly in ``folder``, by name, without links that lead out of it."""
     inside = folder.resolve()
     names = (p.name for p in sorted(folder.glob("*.py")) if p.is_file() and p.resolve().parent == inside and p.name.isprintable())
     return list(names)[:MOST]
@@ -35,14 +35,14 @@ def own_runs(folder: Path) -> dict[str, str]:
 
 
 NEEDED, OPTIONAL = ("file", "on"), ("function", "arguments", "batch", "change", "remedies")
-"""Fields of a question about one's own code: a function left out is the whole script, ``change`` holds changes as --change takes
-them, apart by spaces, and ``remedies`` is yes where they are tried though it fits."""
+"""Fields of a question about own code: without a function the whole script is used, ``change`` has the values of --change,
+separated by spaces, and ``remedies`` is yes if they are tried although it fits."""
 LONGEST_LINE = 1000
 """Characters of a script's own arguments."""
 
 
 def words_of_file(body: bytes, folder: Path) -> list[str]:
-    """The command line of what a page asks of one's own code. Raises InputError."""
+    """Command line for a page's question about own code. Raises InputError."""
     try:
         document: Any = json.loads(body)
     except ValueError:

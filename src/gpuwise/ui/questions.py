@@ -1,7 +1,7 @@
-"""What a page may ask: commands and their options as one table, and a query as the command line that says the same.
+"""Questions of a page: commands and their options as one table, and a query as the equivalent command line.
 
-An option that is not in the table cannot be given, so that no query writes a file, reads one or reaches another machine; a
-model is a name or dimensions, never a path.
+An option outside the table is rejected, so no query writes a file, reads one or reaches another machine; a model is a name or
+dimensions, never a path.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ FILES = (".json", ".py", ".toml", ".yaml", ".csv")
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One thing to fill in. ``name`` is that of the option with underscores; ``kind`` text, model, gpus, flag, choice, folder
-    (one of those that are listed) or words (several, apart by commas or lines, that stand without an option)."""
+    """One input field. ``name`` is that of the option with underscores; ``kind`` text, model, gpus, flag, choice, folder (one
+    of the listed ones) or words (several, separated by commas or lines, without an option)."""
 
     name: str
     label: str
@@ -35,7 +35,7 @@ class Field:
     bare: bool = False
     """Given without its option's name."""
     leads: bool = False
-    """Whether what stands in the other fields is of this one's choice: another choice empties them."""
+    """Whether the other fields belong to this one's choice: another choice empties them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,13 +48,13 @@ class Question:
     always: tuple[str, ...] = ()
     """Words it is always given."""
     needs: tuple[str, ...] = ()
-    """Fields without which nothing is asked."""
+    """Required fields."""
     opens: bool = False
     """Asked as soon as it is looked at, with nothing filled in: the answer is what there is to ask."""
     quick: tuple[str, str] | None = None
     """A field and the value with which it is answered first, while the whole answer takes its time."""
     wait: str = ""
-    """What the page says meanwhile."""
+    """Message while the answer is computed."""
 
 
 def _choice(name: str, label: str, choices: str, *, more: bool = True) -> Field:
@@ -240,7 +240,7 @@ QUESTIONS: Mapping[str, Question] = {
     ),
     "history": Question("bench", "Records", (), ("--history",)),
 }
-"""By the name of a page's question; each is a command and options that neither write nor read files."""
+"""Questions by page name; each is a command with options that neither write nor read files."""
 
 
 def words_of(name: str, query: Mapping[str, str], folders: Mapping[str, str] | None = None) -> list[str]:
@@ -265,7 +265,7 @@ def words_of(name: str, query: Mapping[str, str], folders: Mapping[str, str] | N
 
 
 def _check_needs(question: Question, given: Mapping[str, str]) -> None:
-    """Raises InputError for a field that is left out, of those a question needs or that stand before a bare one."""
+    """Raises InputError for a missing required field, or one before a field without option."""
     bare = [f.name for f in question.fields if f.bare]
     asked = given if question.opens else ()
     first = {bare[0]} if bare and any(given.get(name) for name in asked) else set[str]()
@@ -334,7 +334,7 @@ class Page:
     lead: str
     asks: tuple[str, ...]
     own: bool = False
-    """Whether a person's own code is asked about here too."""
+    """Whether own code is supported here too."""
 
 
 PAGES = (

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 LOOPBACK = "127.0.0.1"
 USUAL_PORT = 8317
 LINGER_S = 1
-"""Streams under way when the server is told to stop have so long to end."""
+"""Seconds for open streams to end when the server stops."""
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -56,7 +56,7 @@ def bind(host: str, port: int) -> socket.socket:
 
 
 def hosts_of(listening: socket.socket) -> list[str]:
-    """What requests may name as their host: the address itself, and for loopback its usual names too."""
+    """Accepted host names of requests: the address itself, and for loopback its usual names."""
     host, port = listening.getsockname()[:2]
     shown = f"[{host}]" if ":" in host else host
     names = {shown, "localhost", LOOPBACK, "[::1]"} if is_loopback(listening) else {shown}

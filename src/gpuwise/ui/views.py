@@ -34,7 +34,7 @@ ANSWERS: Mapping[str, Callable[[Document], Answer]] = {
     "own": steps.fit_answer,
     "ranks": scores.ranks_answer,
 }
-"""By the name of the question."""
+"""Answers by question."""
 VIEWS: Mapping[str, Callable[[Document], list[str]]] = {
     "occupancy": lab.occupancy,
     "simulate": lab.simulation,
@@ -43,7 +43,7 @@ VIEWS: Mapping[str, Callable[[Document], list[str]]] = {
     "history": machine.history,
     "runs": machine.runs,
 }
-"""Of those that are HTML at once."""
+"""Those of them that are HTML directly."""
 KINDS = {"html": "text/html", "svg": "image/svg+xml", "json": "application/json", "csv": "text/csv"}
 _FRONT = re.compile(r'<figure id="front">.*?</figure>\n', re.DOTALL)
 REGISTERS = [str(n) for n in range(16, 256, 1)]
@@ -52,11 +52,11 @@ BLOCKS = [str(n) for n in range(32, 1025, 32)]
 
 
 _BRIEF = re.compile(r'<p class="(?:yes|no)">.*?</p>|<dl class="tiles">.*?</dl>\n', re.DOTALL)
-"""Of an answer about one's own code: whether it fits, and the figures."""
+"""Summary of an answer about own code: whether it fits, and the figures."""
 
 
 def body_of(name: str, code: int, words: list[str], document: Document) -> dict[str, Any]:
-    """What a page is sent: a command's exit code and document, the command line that prints it, and what the page shows of it."""
+    """Response for a page: exit code and document of a command, its command line, and the rendered part."""
     body = {"code": code, "command": line_of(words), "document": document}
     return body if "error" in document else body | shown(name, document, words)
 
@@ -67,7 +67,7 @@ def view(name: str, document: Document, asked: Sequence[str] = ()) -> str:
 
 
 def shown(name: str, document: Document, asked: Sequence[str] = ()) -> dict[str, Any]:
-    """What a page needs of an answer beside the document."""
+    """Further data of an answer for a page, beside the document."""
     body = view(name, document, asked)
     made: dict[str, Any] = {"html": body}
     made["brief"] = "".join(_BRIEF.findall(body))
@@ -108,7 +108,7 @@ def choices(document: Document) -> list[tuple[str, str, list[str]]]:
 
 
 def export(name: str, kind: str, document: Document, command: str) -> str:
-    """An answer as a file that stands alone. Raises UnknownNameError."""
+    """An answer as a self-contained file. Raises UnknownNameError."""
     if kind not in KINDS:
         raise UnknownNameError("kind of file", kind, KINDS)
     if kind == "json":

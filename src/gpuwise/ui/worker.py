@@ -1,9 +1,9 @@
 """A process that runs command lines, one after another: ``python -m gpuwise.ui.worker``.
 
-A line on stdin is JSON with ``words``, a command line, and ``folder``, where it runs; the answer is a line with its exit code and
-the document of ``--json``, after lines with ``told``, what it does meanwhile. Or it has ``layouts``, queries of sliders, and
-``today``; the answer is a line for each. What commands print besides goes nowhere. An
-interrupt ends the command under way, not the process; the end of stdin ends both: whoever asked is gone.
+A line on stdin is JSON with ``words``, a command line, and ``folder``, where it runs; the answer is a line with its exit code
+and the document of ``--json``, after lines with ``told``, its progress messages. Or it has ``layouts``, queries of sliders,
+and ``today``; the answer is a line for each. Other output of commands is discarded. An interrupt ends the current command, not
+the process; the end of stdin ends both.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Commands in processes of their own, so that a search neither holds the server up nor outlives who asked for it."""
+"""Commands in separate processes, so that a search neither blocks the server nor outlives its client."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from gpuwise.errors import GpuwiseError
 from gpuwise.ui.gathered import Query
 
 SEARCHES = 2
-"""Processes that search: the one asked for, and the one that takes over while another is being interrupted."""
+"""Search processes: the current one, and one that takes over while another is being interrupted."""
 FOLDER = "gpuwise-ui-"
-"""How the names of the folders begin that workers stand in."""
+"""Prefix of the workers' folders."""
 NEW_S = 60.0
 """A folder so young may be that of an app that has not locked it yet."""
 GRACE_S = 1.0
@@ -32,7 +32,7 @@ LONGEST_ANSWER = 64 << 20
 TOLD, REFUSED = b'{"told"', b'{"error"'
 Tell = Callable[[str], None]
 Said = bytes | GpuwiseError
-"""An answer as it is sent, or why there is none."""
+"""An answer as it is sent, or the reason without one."""
 FIRST = (
     ("dp", "8"),
     ("micro_batch", "1"),
@@ -46,7 +46,7 @@ FIRST = (
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a command said: exit code and the document of ``--json``, None where it ended without one."""
+    """Result of a command: exit code and the document of ``--json``, None if it ended without one."""
 
     code: int
     document: dict[str, Any] | None
@@ -62,7 +62,7 @@ class Worker:
         """Whether it has answered."""
 
     async def start(self) -> asyncio.subprocess.Process:
-        """The process, started anew where it is not there; it stands in an empty folder, where no name is a file's."""
+        """The process, restarted if needed, in an empty folder, so that no name is a file."""
         if self._process is None or self._process.returncode is not None:
             self._process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-m", "gpuwise.ui.worker"),
@@ -95,7 +95,7 @@ class Worker:
         return Answer(**json.loads(line))
 
     async def layouts(self, queries: Sequence[Query], today: datetime.date) -> AsyncGenerator[Said]:
-        """What each layout is answered with, in order, as soon as it is there; fewer where the process ends."""
+        """Answer to each layout, in order, as soon as it is available; fewer if the process ends."""
         process = await self.start()
         assert process.stdin is not None and process.stdout is not None
         asked = {"layouts": [dict(query) for query in queries], "today": today.isoformat()}
@@ -126,19 +126,20 @@ class Worker:
         self._signal(signal.SIGKILL)
 
     def _signal(self, number: signal.Signals) -> None:
-        """By the system's call: asyncio's would look whether it has ended, and so take its exit code from who waits for it."""
+        """Send by system call: asyncio would check whether the process has ended, and take its exit code from the waiting
+        code."""
         if self._process is not None and self._process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self._process.pid, number)
 
     async def stopped(self) -> None:
-        """Wait until the process is gone."""
+        """Wait until the process has exited."""
         if self._process is not None:
             await self._process.wait()
 
 
 async def _last_line(lines: asyncio.StreamReader, tell: Tell) -> bytes:
-    """The line with the answer; what is told before goes to ``tell``."""
+    """The line with the answer; earlier messages go to ``tell``."""
     while (line := await lines.readline()).startswith(TOLD):
         tell(json.loads(line)["told"])
     return line
@@ -149,18 +150,18 @@ Pool = asyncio.LifoQueue[Worker]
 
 @dataclass(slots=True)
 class Workers:
-    """A few worker processes, lent to requests in the order they come, and one that evaluates layouts, helped by a free one."""
+    """A few worker processes, lent to requests in order of arrival, and one that evaluates layouts, helped by a free one."""
 
     _free: Pool = field(default_factory=Pool)
-    """The one that was used last comes first: it has imported and read what commands need."""
+    """The most recently used one first: it has imported and read what commands need."""
     _layouts: Pool = field(default_factory=Pool)
     _all: list[Worker] = field(default_factory=list[Worker])
     _folder: tempfile.TemporaryDirectory[str] | None = None
     _lock: int | None = None
-    """That the folder is in use, for as long as this process lives."""
+    """Lock showing that the folder is in use, as long as this process lives."""
     _warming: asyncio.Task[None] | None = None
     running: int = 0
-    """Commands asked for and not answered."""
+    """Commands in progress."""
 
     async def start(self) -> None:
         """Start the processes; they get ready behind the first page."""
@@ -179,7 +180,7 @@ class Workers:
             pass
 
     def free(self) -> Worker | None:
-        """A process for layouts: their own, or that of a search, where it is warm and no search waits for it."""
+        """A process for layouts: their own, or a search process that is warm and not needed by a waiting search."""
         pool = self._free if self._layouts.empty() and self.running < SEARCHES else self._layouts
         worker = None if pool.empty() else pool.get_nowait()
         if worker is None or worker.warm or pool is self._layouts:
@@ -188,7 +189,7 @@ class Workers:
         return None
 
     async def layouts(self, by: Worker, queries: Sequence[Query], today: datetime.date) -> AsyncGenerator[Said]:
-        """What each layout is answered with, in order, as soon as it is there; fewer where the process ends."""
+        """Answer to each layout, in order, as soon as it is available; fewer if the process ends."""
         try:
             async for said in by.layouts(queries, today):
                 yield said
@@ -196,8 +197,8 @@ class Workers:
             (self._layouts if by is self._all[0] else self._free).put_nowait(by)
 
     async def ask(self, words: Sequence[str], folder: Path | None = None, tell: Tell = lambda _: None) -> Answer:
-        """Run ``words`` in the next free process, which stands in an empty folder unless another is given; ``tell`` hears what it
-        does meanwhile."""
+        """Run ``words`` in the next free process, in an empty folder unless another is given; ``tell`` receives progress
+        messages."""
         self.running += 1
         try:
             worker = await self._free.get()

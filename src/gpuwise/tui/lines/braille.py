@@ -14,7 +14,7 @@ PER_COLUMN = 2
 _LEFT = (0x00, 0x40, 0x44, 0x46, 0x47)
 _RIGHT = (0x00, 0x80, 0xA0, 0xB0, 0xB8)
 CELLS = tuple(tuple(chr(0x2800 + _LEFT[a] + _RIGHT[b]) if a or b else " " for b in range(5)) for a in range(5))
-"""By the levels of the left and of the right value, 0 to 4 (Unicode, block 2800: dots 1-3, 7 left and 4-6, 8 right)."""
+"""Braille cells by the levels of the left and right value, 0 to 4 (Unicode, block 2800: dots 1-3, 7 left and 4-6, 8 right)."""
 
 
 def plot(values: Sequence[float], low: float, high: float, width: int, height: int) -> list[str]:

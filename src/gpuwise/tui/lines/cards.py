@@ -45,7 +45,7 @@ INDENT = 5
 NEAR_C = 10.0
 """Within this of the temperature at which the hardware slows down, the temperature is shown as a warning."""
 NEARLY_FULL = 0.95
-"""Of the memory: shown as a warning."""
+"""Share of the memory above which a warning is shown."""
 BAR_MIN, BAR_GOOD, BAR_MAX = 8, 14, 28
 BAR_TINY, TINY = 5, 72
 """Bars of a narrow terminal, and what is narrow."""

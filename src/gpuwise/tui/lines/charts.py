@@ -27,7 +27,7 @@ from gpuwise.tui.lines.text_runs import (
 )
 
 NARROWEST, LOWEST = 24, 4
-"""Of one chart, its title included."""
+"""Minimum width and height of one chart, title included."""
 ZOOMS = (1, 5, 15)
 """Refreshes to one dot."""
 
@@ -117,13 +117,13 @@ def _chart(metric: Metric, title: str, card: Card, history: History, n: int, act
 
 
 def grid(charts: Sequence[Chart], width: int, height: int, *, zoom: int) -> list[Line]:
-    """Charts side by side and above each other in ``height`` lines; those that have no room are left out from the end."""
+    """Charts in rows and columns in ``height`` lines; those without room are dropped from the end."""
     if not charts or height < LOWEST or width < 8:
         return [BLANK] * max(0, height)
     across = max(1, min(len(charts), (width + 1) // (NARROWEST + 1)))
     most = max(1, height // LOWEST)
     if -(-len(charts) // across) > most:
-        # narrower ones before any is left out
+        # narrower ones before any is dropped
         across = max(across, min(-(-len(charts) // most), (width + 1) // (NARROWEST // 2 + 1)))
     down = min(most, -(-len(charts) // across))
     lines = list[Line]()

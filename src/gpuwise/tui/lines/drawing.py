@@ -180,7 +180,7 @@ def nothing_words(state: State) -> str:
 
 
 def place_of(entries: Sequence[Entry], state: State) -> int | None:
-    """Row of the selected entry; where it is gone, of the one in its place."""
+    """Row of the selected entry; if it has disappeared, of the one at its position."""
     if state.process is None or not entries:
         return None
     for n, e in enumerate(entries):

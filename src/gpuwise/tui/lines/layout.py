@@ -11,7 +11,7 @@ from gpuwise.tui.lines.cards import CARD_LINES, cause_lines
 CHART, PROCESSES = 6, 6
 """The fewest lines in which each is worth its place, its heading included."""
 TABLE = 4
-"""The fewest lines of the table of processes that are kept free of causes."""
+"""Minimum lines of the process table kept free of causes."""
 CHART_MAX = 12
 VIEWS = ("overview", "processes", "charts", "why")
 
@@ -63,7 +63,7 @@ def lay_out(width: int, height: int, n_cards: int, causes: Sequence[Cause], n_pr
 
 
 def _style(free: int, n_cards: int, n_causes: int) -> tuple[int, bool]:
-    """Lines of a card: as many as leave room for what is below; and whether there is a heading."""
+    """Lines per card that leave room for the parts below; and whether there is a heading."""
     below = CHART + PROCESSES
     for per_card, keep in ((CARD_LINES, PROCESSES + n_causes), (2, below + n_causes), (1, TABLE)):
         heading = per_card < CARD_LINES

@@ -1,4 +1,4 @@
-"""Roles to colours, from the theme in use. A role never carries meaning by colour alone: glyphs and words say it too."""
+"""Roles to colours, from the theme in use. Colour is never the only sign of a role: glyphs and words show it too."""
 
 from __future__ import annotations
 
@@ -63,14 +63,14 @@ _ANSI = {
     "error": "red",
     "success": "green",
 }
-"""For themes that take the terminal's own sixteen colours."""
+"""Colours for themes that use the terminal's own sixteen."""
 
 
 class Palette:
     """Styles of one theme, cached."""
 
     def __init__(self, theme: Theme, depth: str | None = "truecolor") -> None:
-        """``depth``: what rich says of the terminal's colours."""
+        """``depth``: rich's colour depth of the terminal."""
         self._styles: dict[tuple[str, str], Style] = {}
         self._escapes: dict[tuple[str, str], str] = {}
         self._depth = COLOR_SYSTEMS.get(depth or "")
@@ -127,7 +127,7 @@ _FALLBACK = {
     "error": "#ba3c5b",
     "success": "#4ebf71",
 }
-"""Where a theme leaves a colour open."""
+"""Colours that a theme leaves open."""
 
 
 def _color(value: str | None, fallback: str) -> Color:

@@ -19,7 +19,7 @@ class Entry:
 
     host: HostProcess
     number: int | None = None
-    """Of the card."""
+    """Number of the card."""
     gpu: GpuProcess | None = None
     age_s: float | None = None
     branch: str = ""
@@ -43,7 +43,7 @@ class Column:
     width: int
     """0: the rest of the line."""
     value: Value
-    """What it sorts by; None goes last."""
+    """Sort value; None goes last."""
     text: Callable[[Entry], str]
     keep: int
     """Columns with a higher number go first where there is no room."""
@@ -107,7 +107,7 @@ COLUMNS: tuple[Column, ...] = (
     Column("container", "CONTAINER", 19, lambda e: e.host.container, lambda e: e.host.container or "", 7, False),
     Column("command", "COMMAND", 0, command_of, lambda e: e.branch + command_of(e), 0, False),
 )
-"""By name; left to right as they are shown."""
+"""Columns by name, left to right."""
 BY_NAME: Mapping[str, Column] = {c.name: c for c in COLUMNS}
 SHORTEST_COMMAND = 20
 HOST_ONLY = ("pid", "user", "cpu", "host-memory", "time", "container", "command")
@@ -126,7 +126,7 @@ def entries_of(frame: Frame, boot_now_s: float | None) -> list[Entry]:
 
 
 def arrange(entries: Sequence[Entry], order: Order, ancestors: Mapping[int, HostProcess] | None = None) -> list[Entry]:
-    """Filtered and sorted; as a tree where that is asked, with ``ancestors`` (by process number) above the processes."""
+    """Filtered and sorted; as a tree if requested, with ``ancestors`` (by process number) above the processes."""
     shown = [e for e in entries if (order.card is None or e.number == order.card) and matches(e, order.filter)]
     ordered = _sorted(shown, order)
     return _tree(ordered, ancestors or {}) if order.tree else ordered
@@ -195,7 +195,7 @@ def _tree(entries: Sequence[Entry], ancestors: Mapping[int, HostProcess]) -> lis
 
 
 def columns_for(width: int, entries: Sequence[Entry], *, host_only: bool = False) -> list[tuple[Column, int]]:
-    """The columns that fit, with their widths. Those in which no row says anything are left out first."""
+    """The columns that fit, with their widths. Columns without any value are dropped first."""
     silent = {c.name for c in COLUMNS if c.keep >= 6 and all(c.text(e) in ("", UNKNOWN, "0%") for e in entries)}
     chosen = [c for c in COLUMNS if c.name not in silent and (not host_only or c.name in HOST_ONLY)]
     while len(chosen) > 1 and sum(c.width + 1 for c in chosen) + SHORTEST_COMMAND > width:

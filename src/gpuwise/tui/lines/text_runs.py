@@ -1,7 +1,7 @@
-"""What a screen is made of before any terminal: lines of runs. Pure; nothing of textual or rich is needed to make a line.
+"""Terminal-independent content of a screen: lines of runs. Pure; needs neither textual nor rich.
 
-A run is ``(text, role, action)``. The role says what it is (``bad``, ``dim``, ``bar``); :mod:`gpuwise.tui.lines.palette` makes a
-colour of it. The action, where there is one, is what a click on the run does (``sort:memory``, ``card:3``).
+A run is ``(text, role, action)``. The role is its meaning (``bad``, ``dim``, ``bar``); :mod:`gpuwise.tui.lines.palette` maps
+it to a colour. The action, if any, is the effect of a click on the run (``sort:memory``, ``card:3``).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Line(NamedTuple):
     back: str = ""
     """Role of its background: ``selected``, ``heading`` or none."""
     action: str = ""
-    """What a click anywhere on it does, where the run under the pointer has no action of its own."""
+    """Action of a click anywhere on it, if the run under the pointer has none."""
 
 
 BLANK = Line()
@@ -111,7 +111,7 @@ def clip(of: Line, width: int) -> Line:
 
 
 def line_width(of: Line) -> int:
-    # one text, because asking what it is made of costs more than joining
+    # one text, because reading its parts costs more than joining
     """Columns that the line takes."""
     return width_of("".join([text for text, _, _ in of.runs]))
 
