@@ -94,7 +94,7 @@ _HOME = {
     "validate": "gpuwise.calibrate.validation",
     "watch": "gpuwise.train.api",
 }
-"""Where each public name lives."""
+"""Module of each public name."""
 
 
 def __getattr__(name: str) -> object:

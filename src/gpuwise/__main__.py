@@ -1,4 +1,4 @@
-"""``python -m gpuwise``: the command of the Python that runs it, where none or another's is on the path."""
+"""``python -m gpuwise``: the command for the current Python, if it is not on the path or another's is."""
 
 from gpuwise.cli import main
 

@@ -54,8 +54,7 @@ class UnknownNameError(InputError):
 
 
 class AmbiguousNameError(InputError):
-    """A name that means several catalogue entries; ``candidates`` lists them, the one that most people mean first where
-    ``usual``."""
+    """A name that means several catalogue entries; ``candidates`` lists them, the most common one first if ``usual``."""
 
     def __init__(self, kind: str, name: str, candidates: Iterable[str], *, usual: bool = False) -> None:
         self.kind, self.name, self.candidates, self.usual = kind, name, tuple(candidates), usual
@@ -105,7 +104,7 @@ class DataError(GpuwiseError):
 
 
 class UnpredictableError(GpuwiseError):
-    """Nothing known supports a prediction; ``reason`` is a short stable phrase for counting."""
+    """No basis for a prediction; ``reason`` is a short stable phrase for counting."""
 
     def __init__(self, reason: str, message: str | None = None, *, hint: str | None = None) -> None:
         self.reason = reason
@@ -113,7 +112,7 @@ class UnpredictableError(GpuwiseError):
 
 
 class UnsupportedFormatError(UnpredictableError, InputError):
-    """A number format was asked for that the accelerator has no matrix rate in: bad input, and nothing to predict."""
+    """The requested number format has no matrix rate on the accelerator: bad input, and no prediction."""
 
 
 class NoFakeRuleError(GpuwiseError):

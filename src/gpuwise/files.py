@@ -17,7 +17,7 @@ from gpuwise.errors import FieldError, FileError, InputError
 
 MIB, GIB = 1 << 20, 1 << 30
 MOST_BYTES = 64 * MIB
-"""Of a file that is read at once, where its reader names no other limit: plans, configurations and tables have a thousandth."""
+"""Default maximum bytes of a file that is read at once; plans, configurations and tables have a thousandth."""
 BLOCK = 4 * MIB
 MOST_DEPTH = 100
 """Objects and lists inside one another in JSON. Plans have 8, configurations of models 5."""
@@ -72,7 +72,7 @@ def read_bytes(path: Path, *, most: int = MOST_BYTES, hint: str = CHECK, text: b
             if not parts and len(part) == BLOCK and not part.strip(b"\0"):
                 raise FileError("begins with zero bytes without end", file=str(path), hint=hint)
             n += len(part)
-            if n > most:  # /proc says 0 bytes of every file
+            if n > most:  # /proc reports 0 bytes for every file
                 _refuse_size(str(path), most)
             if time.monotonic() > end:
                 raise FileError(f"was not read within {MOST_READ_S:g} s", file=str(path), hint="copy it to this machine")

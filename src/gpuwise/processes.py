@@ -9,7 +9,7 @@ _own: set[str] = set()
 
 
 def limit_own_products() -> None:
-    """Let numpy's OpenBLAS start with one thread in this process, unless somebody has said with how many."""
+    """Let numpy's OpenBLAS start with one thread in this process, unless its environment variable is set."""
     if BLAS_THREADS not in os.environ:
         os.environ[BLAS_THREADS] = "1"
         _own.add(BLAS_THREADS)

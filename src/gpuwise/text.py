@@ -11,8 +11,8 @@ LONGEST, SHOWN = 300, 60
 """Characters in one piece that an error may repeat, and how many of longer ones are shown."""
 
 _CONTROL = frozenset({"Cc", "Cf", "Cs", "Cn", "Co", "Zl", "Zp"})
-"""Unicode categories that are not shown but act: controls (escape codes), directions and joiners, lone surrogates, characters
-nobody has assigned (a terminal gives them any width), separators of lines."""
+"""Invisible Unicode categories with effects: controls (escape codes), directions and joiners, lone surrogates, unassigned
+characters (of undefined width in a terminal), line separators."""
 
 
 def printable(text: str, keep: str = "\n\t") -> str:
@@ -45,7 +45,7 @@ MOST_MESSAGE = 300
 
 
 def message_line(text: str, most: int = MOST_MESSAGE) -> str:
-    """A message of a program that nobody here wrote, on one line: terminal escape codes stripped, cut to ``most`` characters."""
+    """A message of another program, on one line: terminal escape codes removed, cut to ``most`` characters."""
     line = " ".join(single_line(_ESCAPES.sub("", text[: 20 * most])).split())
     return line if len(line) <= most else line[: most - 3] + "..."
 
@@ -62,7 +62,7 @@ def broken_command(command: str, width: int) -> list[str]:
 
 
 def shell_lines(words: Iterable[str], width: int) -> list[str]:
-    """The words of one command over lines of ``width``, each but the last ending as a shell script goes on."""
+    """The words of one command over lines of ``width``, each but the last with a shell line continuation."""
     lines, now = list[str](), ""
     for word in words:
         if now and len(now) + len(word) + 3 > width:

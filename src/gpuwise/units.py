@@ -53,7 +53,7 @@ _NEGATIVE = re.compile(r"\s*\$?\s*[-\u2212]\s*\$?\s*[0-9.]")
 LARGEST_COUNT = 1e15
 """Tokens, samples or requests: thirty times what the largest published run read (36 trillion tokens)."""
 LONGEST_SEQUENCE = 100_000_000
-"""Tokens of one sequence: ten times the longest context that a published model is said to have (10M)."""
+"""Maximum tokens of one sequence: ten times the longest context claimed by a published model (10M)."""
 LONGEST_S = 100 * 365.25 * DAY_S
 LARGEST_USD = 1e12
 
