@@ -281,7 +281,7 @@ def test_a_replay_winds_pauses_and_refuses_to_kill(tmp_path, tapped) -> None:
         await screen.until(lambda: replay.position_s == at_s + 50)
         at_s = replay.position_s
         await screen.press("down", "k")
-        assert "no live view" in screen.text
+        assert "not a live view" in screen.text
         assert replay.position_s == at_s
 
     show(source, act, options=ScreenOptions(interval_s=1000.0, title="r.db"))

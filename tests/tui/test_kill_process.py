@@ -87,7 +87,7 @@ def test_a_number_given_to_another_is_refused(child) -> None:
 def test_what_is_refused(child) -> None:
     host = host_of(child.pid)
     assert refusal(host, live=True) is None
-    assert "no live view" in str(refusal(host, live=False))
+    assert "not a live view" in str(refusal(host, live=False))
     assert "system's own" in str(refusal(replace(host, pid=1), live=True))
     assert "this screen" in str(refusal(host_of(os.getpid()), live=True))
     assert "told apart" in str(refusal(replace(host, unknown={"name": "no permission"}), live=True))

@@ -302,7 +302,7 @@ def write(job: Job) -> Written:
     variables, unset = environment(job)
     notes = [f"{job.data} stands for the prefix of a data set that Megatron's tools/preprocess_data.py made"]
     if job.arch.position == "rope":
-        notes.append("--rotary-base is Megatron's 10,000: take rope_theta of the checkpoint's config.json where it says another")
+        notes.append("--rotary-base is Megatron's 10,000: take rope_theta of the checkpoint's config.json if it differs")
     if job.model == "MODEL":
         notes.append("MODEL stands for a tokenizer: a folder or a name on the Hugging Face hub")
     if job.strategy.precision == "nvfp4":

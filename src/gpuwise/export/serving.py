@@ -64,6 +64,6 @@ def served(document: Mapping[str, Any], wanted: str | None, file: str = "the ans
         again = f"leave --to out, or ask for it: gpuwise capacity .. --engine {wanted}"
         raise InputError(f"the answer is for {name}, not for {wanted}", hint=again)
     notes = [note for note in (start.note,) if note]
-    notes += [f"{copies} copies carry the load: start as many, behind a balancer"] if copies > 1 else []
+    notes += [f"{copies} copies are needed for the load: start that many, behind a balancer"] if copies > 1 else []
     lines = ["#!/usr/bin/env bash", f"# {text}", "set -euo pipefail", *wrapped(["exec", *words])]
     return name, Written(tuple(words), {"serve.sh": "\n".join(lines) + "\n"}, notes=tuple(notes))

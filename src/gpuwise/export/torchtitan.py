@@ -196,7 +196,7 @@ def write(job: Job) -> Written:
     notes = [f"--dataloader.dataset takes the place of the registry's own data: put yours there ({job.data})"]
     notes.append(f"{_assets(job)} holds its tokenizer: hf download {job.model} --include 'tokenizer*' --local-dir {_assets(job)}")
     if s.ep > 1 and (s.expert_dispatch != "all-to-all" or s.overlap_ep):
-        notes.append("tokens go to experts as the registry's function says, by a plain all-to-all: --overrides takes another")
+        notes.append("experts use the registry function's plain all-to-all: --overrides takes another")
     if s.pp > 1 and s.schedule == "zero-bubble":
         notes.append("InterleavedZeroBubble has two stages a rank; the plan counted one")
     if s.pp > 1 and job.arch.n_layers % (s.pp * s.virtual_stages) and not _fewer_at_ends(job):

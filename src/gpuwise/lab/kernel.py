@@ -220,7 +220,7 @@ class _Machine(Operations):
             case ast.For(orelse=[_, *_]) | ast.While(orelse=[_, *_]):
                 self.refuse("a loop with an else is not of this form")
             case ast.For(iter=values):
-                self.refuse(f"a loop goes over range(...) or values that stand in the text, not {ast.unparse(values)[:80]}")
+                self.refuse(f"a loop must be over range(...) or literal values, not {ast.unparse(values)[:80]}")
             case _:
                 self.refuse(f"a {type(s).__name__.lower()} statement is not of this form")
         return mask
@@ -317,7 +317,7 @@ class _Machine(Operations):
     def _for_each(self, target: ast.expr, values: ast.expr, body: list[ast.stmt], mask: Mask) -> None:
         parts = values.elts if isinstance(values, ast.Tuple | ast.List) else self._value(values, mask)
         if not isinstance(parts, list | tuple):
-            self.refuse(f"a loop goes over range(...) or values that stand in the text, not {noun(parts)}")
+            self.refuse(f"a loop must be over range(...) or literal values, not {noun(parts)}")
         self.broken.append(np.zeros_like(mask))
         for part in parts:
             live = self._going(mask)

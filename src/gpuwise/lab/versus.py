@@ -78,7 +78,7 @@ def _here(n: int) -> Versus:
     subject = this_processor()
     with Watch(subject) as watch:
         seconds = measure_product(n)
-    why = "numpy's product, on as many threads as its library was given here"
+    why = "numpy's product, on its library's number of threads here"
     busy = watch.conditions.get("others_busy")
     if isinstance(busy, float) and busy > BUSY:
         why += f"; other programs took {busy:.0%} of the cores meanwhile, so it is too slow: measure again when they rest"

@@ -175,7 +175,7 @@ def variant_price(cluster: Cluster, today: datetime.date) -> Price | None:
         return None
     other = accelerators()[min(near)[1]]
     price = typical_price(replace(cluster, system=replace(cluster.system, accelerator=other)), today)
-    return replace(price, provider=f"as {other.name}: nobody is known to rent out {mine.name}", basis="derived", origin="like")
+    return replace(price, provider=f"as {other.name}: no offer of {mine.name} is known", basis="derived", origin="like")
 
 
 def rent(time_s: Estimate, n_accelerators: int, price: Price) -> Estimate:

@@ -107,8 +107,8 @@ class Exclusion:
 
 CODES: dict[str, tuple[int, str]] = {
     "vendor": (0, "vendor excluded"),
-    "form": (0, "another form than asked for"),
-    "unobtainable": (1, "not for sale or rent as far as is known"),
+    "form": (0, "another form than requested"),
+    "unobtainable": (1, "not known to be for sale or rent"),
     "second-hand": (2, "second-hand only, and that was excluded"),
     "software": (3, "no software for the job"),
     "machine": (4, "does not go into your machine"),

@@ -230,7 +230,7 @@ def rank_accelerators(
         if needed and not contends(arch, candidate.cluster, slotted, targets, chosen, needed, most_ranks=payable, n=REQUESTS):
             left_out.append(
                 CapacityExclusion(
-                    name, f"no layout carries {needed:.2g} requests/s an accelerator, where it would be cheap enough"
+                    name, f"no layout serves the {needed:.2g} requests/s per accelerator at which it would be cheap enough"
                 )
             )
             nearest_to_bound = max(min(nearest_to_bound, worst / candidate.bound_usd), 1.0)

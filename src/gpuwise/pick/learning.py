@@ -181,7 +181,7 @@ def _tries(
         return
     least_s, missing = _bounds(tasks, way, n)
     if missing == len(tasks):
-        yield left_out(way, "memory", "none of the exercises fits, or nothing is known of its speed")
+        yield left_out(way, "memory", "none of the exercises fits, or its speed is unknown")
         return
     usd = least_bill_usd(way, n, least_s, terms)
     if limits.budget_usd is not None and usd > limits.budget_usd:

@@ -147,13 +147,13 @@ def pass_job(
         unit, usual, name = "images", IMAGES, f"train {model.name}"
         assumed = [
             f"images of {model.pixels} x {model.pixels}",
-            "mixed precision, images that lie channels last, SGD with momentum",
+            "mixed precision, channels-last images, SGD with momentum",
         ]
     elif purpose == "speech":
         if not reads_sound(model):
             raise InputError(f"{model.name} does not read audio", hint="for example --model whisper-large-v3")
-        unit, usual, length, name = "seconds", SOUND_S, TOKENS_PER_WINDOW, f"write down speech with {model.name}"
-        assumed = [f"{length} tokens written of {WINDOW_S:.0f} s of sound", "what the host does to the sound left out"]
+        unit, usual, length, name = "seconds", SOUND_S, TOKENS_PER_WINDOW, f"transcribe speech with {model.name}"
+        assumed = [f"{length} output tokens per {WINDOW_S:.0f} s of sound", "audio processing on the host excluded"]
     else:
         unit, items_are = ("tokens", "passages") if purpose == "embed" else ("pairs", "pairs")
         usual, length, name = 1e9, min(seq_len or TEXT_TOKENS, model.max_seq_len), f"{purpose} with {model.name}"

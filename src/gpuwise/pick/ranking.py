@@ -308,7 +308,7 @@ def _behind(t: Candidate[T], n_shown: int, purpose: str) -> str:
         return "only with a change to the job"
     if t.way.stale and t.way.purchase is not None and t.way.purchase.as_of is not None:
         return f"its price is of {t.way.purchase.as_of:%Y-%m}"
-    return "nobody was seen to offer that many in one machine"
+    return "no known offer has that many in one machine"
 
 
 def time_limit_s(limits: Limits) -> float:

@@ -105,10 +105,10 @@ def verdict(job: ModelJob | PassJob, limits: Limits, ranking: Ranking[Outcome]) 
     alternatives = _others(ranking.ranked, first)
     if alternatives:
         hardware_texts = dict.fromkeys(f"{hardware(o)} ({_short(job, limits, o)})" for o in alternatives[:3])
-        sentences.append("If it cannot be had: " + ", ".join(hardware_texts) + ".")
+        sentences.append("If it is not available: " + ", ".join(hardware_texts) + ".")
     tied = [o for o in alternatives[:9] if alike(first, o, limits.objective)]
     if tied:
-        sentences.append(f"Within the {P80} intervals {_count(tied)} cannot be told from it by {_what(limits)}.")
+        sentences.append(f"Within the {P80} intervals {_count(tied)} are equal to it by {_what(limits)}.")
     return tuple(sentences)
 
 

@@ -205,7 +205,7 @@ def default_stack(
     other = next((name for name in others if _has(name, options, adapters=fine_tuning, alone=alone)), None)
     if other is None:
         return stack, why
-    return other, f"{stack}, the usual one, does not have what was asked for"
+    return other, f"{stack}, the default, does not support the requested options"
 
 
 def _has(stack: str, options: Mapping[str, int | str | bool], *, adapters: bool, alone: bool) -> bool:

@@ -166,7 +166,7 @@ def _assemble(plans: list[tuple[Key, ClusterSearch]], wishes: Wishes, pricing: P
     if unseen := [o.cluster.label for o in options if not seen(o.cluster)]:
         more = f" and {len(unseen) - UNSEEN_NAMED} more" if len(unseen) > UNSEEN_NAMED else ""
         shown = ", ".join(unseen[:UNSEEN_NAMED]) + more
-        notes = (*notes, f"nobody was seen to rent out so many together, which puts them after the others: {shown}")
+        notes = (*notes, f"no known offer has that many together, so they rank after the others: {shown}")
     if thin := [
         o.cluster.accelerator.name for o in options if o is not options[0] and _is_passed_over(o, options[0], wishes, limit_s)
     ]:

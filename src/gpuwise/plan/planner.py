@@ -180,7 +180,9 @@ def warnings(goal: Goal, best: Option[TrainingEstimate]) -> list[str]:
     elif best.headroom_bytes < TIGHT * limit:
         texts.append(f"memory is tight: {format_bytes(best.headroom_bytes)} of {format_bytes(limit)} left")
     if e.step_time_s.basis in ("specified", "extrapolated"):
-        texts.append(f"the time stands in part on {e.step_time_s.basis} numbers: not all its kernels were measured on such a GPU")
+        texts.append(
+            f"the time is in part based on {e.step_time_s.basis} numbers: not all its kernels were measured on such a GPU"
+        )
     if goal.seq_len > goal.arch.max_seq_len:
         texts.append(f"{goal.seq_len} tokens are beyond the model's {goal.arch.max_seq_len}: positions must be extended")
     if best.operation is None:

@@ -46,7 +46,7 @@ def started_s(pid: int) -> float | None:
 def refusal(host: HostProcess, *, live: bool) -> str | None:
     """Why this process may not be ended from here; None where it may."""
     if not live:
-        return "this is no live view: its processes are not here"
+        return "this is not a live view: its processes are not here"
     if host.pid <= 1:
         return f"process {host.pid} is the system's own"
     if host.pid == os.getpid():

@@ -136,7 +136,7 @@ def test_a_page_stands_alone(gpuwise: Callable[..., Any], tmp_path: Path) -> Non
         (("--on", "h100-sxm", "--disaggregate", "3"), "'3' cannot be read"),
         (("--on", "h100-sxm", "--disaggregate", "9:1"), "'9:1' cannot be read"),
         (("--on", "1xh100-sxm", "--disaggregate", "1:1"), "no separate prefill and decode replicas fit"),
-        (("--on", "h100-sxm", "--draft", "3:9"), "9 tokens kept a step of 3 guesses"),
+        (("--on", "h100-sxm", "--draft", "3:9"), "9 tokens accepted per step of 3 guesses"),
         (("--on", "h100-sxm", "--draft", "0"), "0 guessed tokens"),
         (("--on", "gb10", "--engine", "llama.cpp", "--draft", "3"), "not simulated under llama.cpp"),
         (("--on", "gb10", "--engine", "llama.cpp", "--tp", "2"), "splits layers, not tensors"),

@@ -309,7 +309,7 @@ def test_refresh_in_json(gpuwise: Callable[..., Any], aws: Callable[[float], Non
     assert source["source"] == "skypilot-aws" and source["offers"] == 2 and source["path"] is None
     assert {s["reason"] for s in source["skipped"]} == {
         "form or memory not stated",
-        "spot price left out: not below the on-demand price",
+        "spot price dropped: not below the on-demand price",
     }
     assert stored_files() == ()
 

@@ -137,7 +137,7 @@ def test_requests_beyond_the_context_are_refused_or_left_out(tmp_path: Path) -> 
         refuse_beyond(trace, 4096)
     rest = refuse_beyond(trace, 4096, drop=True)
     assert rest.requests.arrival_s.tolist() == [0, 2]
-    assert "left out" in rest.notes[-1]
+    assert "dropped" in rest.notes[-1]
     with pytest.raises(InputError, match="all 3 requests"):
         refuse_beyond(trace, 50, drop=True)
 

@@ -179,7 +179,7 @@ def test_a_server_that_is_stopped_stalls_and_one_that_is_killed_is_gone(server: 
     found = LoadResult(measure(parse_address(address), requests, bounds=Bounds(seconds=60, stall_s=1.5), progress=at_work))
     assert found.failures.get("stalled", 0) >= 1
     assert found.failures.get("connection", 0) >= 5
-    assert found.measurement.stopped == "the server is gone"
+    assert found.measurement.stopped == "the server has stopped"
     assert len(found.whole) >= 5
     assert found.value("ttft", 50) is not None
 

@@ -152,7 +152,7 @@ def test_a_refused_request_is_sent_again_and_waits_since_it_was_due() -> None:
 def test_a_server_that_dies_ends_the_run_with_what_was_measured() -> None:
     answering = Answering(first_s=0.01, fault=lambda n: "die" if n - PROBES == 10 else "")
     found = measured(answering, load(400), closed=ClosedLoop(1, 0.0), bounds=Bounds(seconds=300, stall_s=2))
-    assert found.measurement.stopped == "the server is gone"
+    assert found.measurement.stopped == "the server has stopped"
     assert len(found.whole) == 10
     assert found.failures[CONNECTION] >= 5
     assert found.failures[NOT_SENT] > 300

@@ -545,7 +545,7 @@ def test_no_compiled_model_where_gradients_are_differentiated(tmp_path: Path) ->
 
 @pytest.mark.parametrize(
     ("first_s", "persistent", "mend"),
-    [(0.05, False, "# its workers start anew every 5 steps"), (0.05, True, "# all cores"), (0.012, False, "# all cores")],
+    [(0.05, False, "# its workers restart every 5 steps"), (0.05, True, "# all cores"), (0.012, False, "# all cores")],
     ids=["started anew", "kept", "slow in every step"],
 )
 def test_workers_that_every_epoch_starts_are_kept(first_s: float, persistent: bool, mend: str) -> None:

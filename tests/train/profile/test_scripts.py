@@ -56,8 +56,8 @@ ONLY_ON_A_GPU = {
     "odd sizes",
     "NCHW convolutions",
     "allocator thrash",
-    "held back by heat",
-    "held back by power",
+    "slowed down by heat",
+    "slowed down by power",
 }
 
 

@@ -88,11 +88,11 @@ def test_nothing_is_wasted_only_where_the_device_works(parts: dict[str, float], 
 
 def test_time_of_other_programs_is_no_waste_of_the_script() -> None:
     split = Split("cpu", 3, 1.0, {**dict.fromkeys(PARTS, 0.0), "compute": 0.7, "other": 0.25}, {"matrix products": 0.7}, 0.7)
-    assert decide([], split, elsewhere_s=0.2).sentence.startswith("Nothing is wasted")
+    assert decide([], split, elsewhere_s=0.2).sentence.startswith("No change would save enough")
     assert "70 %" in decide([], split, elsewhere_s=0.2).sentence and "20 %" in decide([], split, elsewhere_s=0.2).sentence
     assert decide([], split, elsewhere_s=0.05).kind == "no single waste"
     crowded = Split("cpu", 3, 1.0, {**dict.fromkeys(PARTS, 0.0), "compute": 0.4, "other": 0.6}, {"matrix products": 0.4}, 0.4)
-    assert "too crowded" in decide([], crowded, elsewhere_s=0.6).sentence
+    assert "too busy" in decide([], crowded, elsewhere_s=0.6).sentence
     waits = Split("cpu", 3, 1.0, {**dict.fromkeys(PARTS, 0.0), "compute": 0.7, "data wait": 0.3}, {"matrix products": 0.7}, 0.7)
     assert decide([], waits, elsewhere_s=0.5).kind == "no single waste"
 

@@ -286,7 +286,7 @@ def test_minutes_that_do_not_show_whether_the_start_is_saved_keep_nothing(
     assert (result.levers == {"fused_optimizer": True}) is kept
     assert (result.too_short is None) is kept
     if result.too_short is not None:
-        assert result.too_short.endswith("which they save in 36.3 s, and whether it trains for so long is not known")
+        assert result.too_short.endswith("which they save in 36.3 s, and it is unknown whether it trains that long")
 
 
 UNSTEADY = """

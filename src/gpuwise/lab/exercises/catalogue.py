@@ -304,7 +304,7 @@ def _owning() -> Solution:
         (
             f"a second-hand card costs ${price:,.0f}, an hour of one by rent ${rent:.2f}",
             f"at work it and its share of the PC draw {kw:.2f} kW at the wall: ${kw * KWH_USD:.2f} an hour",
-            f"each hour saves ${rent - kw * KWH_USD:.2f}; repairs, resale and idle hours are left out",
+            f"each hour saves ${rent - kw * KWH_USD:.2f}; without repairs, resale and idle hours",
         ),
         "gpuwise cost own --on 4090 --hours 500/month",
     )

@@ -68,14 +68,14 @@ def notes(demand: Demand, ownership: Ownership, rent: Renting, months: int, gpus
         if fewer < gpus:
             sentences.append(f"{gpus} owned GPUs would work {100 * used:.0f} % of the time: {fewer} deliver the same hours")
     if not ownership.counts_power and not ownership.running_usd_per_month:
-        sentences.append("the simple sum leaves electricity out")
+        sentences.append("the simple sum excludes electricity")
     elif ownership.tdp_w is None and not ownership.running_usd_per_month:
-        sentences.append("the accelerator's power is unpublished: electricity is left out")
+        sentences.append("the accelerator's power is unpublished: electricity is excluded")
     if demand.shape == "bursts" and demand.peak_share is None:
         share = float(demand.levels()[0][0])
-        sentences.append(f"half of the work is taken to come at the peak, {100 * share:.0f} % of the time: give --burst-share")
+        sentences.append(f"half of the work is assumed to come at the peak, {100 * share:.0f} % of the time: give --burst-share")
     if not rent.history and rent.process.volatility > 0:
-        sentences.append("this GPU has no price history of its own: its prices are taken to move as those of others")
+        sentences.append("this GPU has no price history: its prices are assumed to move like those of others")
     if months > max(len(rent.history), 36) and rent.process.volatility > 0:
         sentences.append("the horizon is longer than the price history: the far end is extrapolated")
     return tuple(sentences)

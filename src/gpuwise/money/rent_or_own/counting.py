@@ -77,10 +77,10 @@ def _changes(bare: Question, whole: Question) -> Sequence[tuple[str, Callable[[Q
         if any(getattr(bare[1], field) != value for field, value in values.items()):
             steps.append((name, _own_change(values | {"gpus_per_server": per_server})))
     if bare[1].running_usd_per_month != whole[1].running_usd_per_month:
-        steps.append(("the running costs said", _own_change({"running_usd_per_month": whole[1].running_usd_per_month})))
+        steps.append(("the given running costs", _own_change({"running_usd_per_month": whole[1].running_usd_per_month})))
     if bare[0].drift != whole[0].drift:
         spread = whole[0].drift
-        steps.append(("doubt about the demand", lambda q: (replace(q[0], spread=spread), q[1], q[2])))
+        steps.append(("demand uncertainty", lambda q: (replace(q[0], spread=spread), q[1], q[2])))
     if bare[2].process != whole[2].process:
         process = whole[2].process
         steps.append(("moving rental prices", lambda q: (q[0], q[1], replace(q[2], process=process))))

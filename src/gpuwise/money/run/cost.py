@@ -125,7 +125,7 @@ def _beside(run: Run, done: Operation) -> tuple[dict[str, float], list[Line]]:
     power_usd = _electricity(run, done.kwh)[1] if run.price is None else None
     if run.price is None and power_usd is None:
         raise _no_price(run)
-    power = [] if power_usd is None else [Line("electricity", power_usd, None, "of one's own machine")]
+    power = [] if power_usd is None else [Line("electricity", power_usd, None, "of your own machine")]
     return stored, [*power, *lines, _egress(run, done.wall_s)]
 
 
@@ -192,7 +192,7 @@ def _reasons(stops: Interruptions) -> tuple[str, ...]:
         "validation and benchmarks",
         f"{stops.checkpoints:,.0f} checkpoints",
         f"since the last checkpoint, {stops.stops.expected:,.2g} stops",
-        "until work goes on",
+        "until work resumes",
         "paid, not training",
     )
 
@@ -200,7 +200,7 @@ def _reasons(stops: Interruptions) -> tuple[str, ...]:
 def _no_price(run: Run) -> UnpredictableError:
     return UnpredictableError(
         "no price",
-        f"neither a rent nor an electricity price is known for {run.cluster.accelerator.name}"
+        f"there is no rent or electricity price for {run.cluster.accelerator.name}"
         + ("" if run.grid is None else f" in {run.grid.name}"),
         hint="give the rent with --price (of `cost` --rent-price), or a country with a known electricity price: --country DE",
     )

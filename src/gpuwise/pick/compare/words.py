@@ -138,12 +138,12 @@ def _ridge(names: Sequence[str], rows: Sequence[FigureRow]) -> str:
     ridges = [] if row is None else [(c.value, i) for i, c in enumerate(row.cells) if c.value is not None]
     if len(ridges) < 2:
         return ""
-    (low, i), (high, j) = min(ridges), max(ridges)
+    (low, _), (high, j) = min(ridges), max(ridges)
     if high < low * (1 + TIE):
-        return f"{_all(names).capitalize()} wait for memory below {low:,.0f} FLOP per byte."
+        return f"{_all(names).capitalize()} are memory-bound below {low:,.0f} FLOP per byte."
     return (
-        f"Work below {low:,.0f} FLOP per byte waits for memory on {_all(names)}; between that and {high:,.0f} "
-        f"{names[j]} still waits while {names[i]} is busy."
+        f"Work below {low:,.0f} FLOP per byte is memory-bound on {_all(names)}; between that and {high:,.0f} it still is on "
+        f"{names[j]}."
     )
 
 
@@ -221,7 +221,7 @@ def _serving(names: Sequence[str], rows: Sequence[FigureRow]) -> str:
         return "None of them can serve it." if len(names) > 2 else "Neither can serve it."
     parts: list[str] = []
     writer: int | None = None
-    full = "" if alike is None else ", each as many sequences as it holds,"
+    full = "" if alike is None else ", each with the sequences that fit,"
     same = "" if alike is None else f"{alike.title.removesuffix(' on each')} at once"
     for row, doing in ((one, "one sequence"), (alike, same), (many, f"full batches{full}")):
         lead = _lead(row)

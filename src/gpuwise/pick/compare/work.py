@@ -201,7 +201,7 @@ def _serving(subjects: Sequence[Subject], work: ComparedWork, today: datetime.da
     return [
         FigureRow(
             "serve_weights",
-            "weights held in",
+            "weight format",
             section,
             "",
             "",

@@ -144,7 +144,7 @@ SHAPE_RULES: tuple[Rule, ...] = (
     Rule(
         "interleaved-batches",
         conditions.interleaved_batches,
-        "{x.accumulation} micro-batches are no multiple of the {x.pp} pipeline stages",
+        "{x.accumulation} micro-batches are not a multiple of the {x.pp} pipeline stages",
         "the interleaved schedule runs micro-batches in groups of pp",
     ),
     Rule(
@@ -275,7 +275,7 @@ ACTIVATION_RULES: tuple[Rule, ...] = (
         "recompute-every",
         conditions.every,
         "recompute every {x.recompute_every} layers, {x.recompute} recompute, pp {x.pp} of {s.arch.n_layers} layers",
-        "it belongs to full recompute, and lies between 1 and the layers of a stage",
+        "it needs full recompute, and a value between 1 and the layers of a stage",
     ),
     Rule(
         "stack-recompute",

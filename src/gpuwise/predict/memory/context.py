@@ -146,7 +146,7 @@ def context_estimate(accelerator: Accelerator, loading: Loading = "lazy", *, cud
     if accelerator.vendor in FOREIGN_VENDORS:
         raise UnpredictableError(
             "context not measured",
-            f"no measurement of what a process holds outside torch on {accelerator.name}",
+            f"no measurement of non-PyTorch memory on {accelerator.name}",
             hint="allocated and reserved are predicted; add your own figure for the runtime",
         )
     measured_bytes = _newest(r for r in _running() if r.accelerator.id == accelerator.id)

@@ -121,8 +121,8 @@ class Miss:
             takes += f", {format_usd(near.fleet.usd_per_hour)}/h" if near.fleet.usd_per_hour is not None else ""
         else:
             each = format_number(near.limit.rate_per_s)
-            takes = f"a replica of {near.limit.configuration.words} carries at least {each} requests/s"
-        return f"Reliable is {within} (--slo {as_option(near.targets)}): {takes}."
+            takes = f"a replica of {near.limit.configuration.words} serves at least {each} requests/s"
+        return f"Reliably met: {within} (--slo {as_option(near.targets)}): {takes}."
 
 
 @dataclass(frozen=True)

@@ -101,7 +101,7 @@ def _others(
         yield f"{more.at_once} adapters at once", SAME, replace(configuration, settings=replace(s, adapters=more))
     if s.drafts is None and s.adapters is None and c.pp == 1:
         guesses = Drafts(GUESSED, kept_on_code(GUESSED))
-        words = f"speculative decoding of {GUESSED} tokens, kept as on code"
+        words = f"speculative decoding of {GUESSED} tokens, accepted as for code"
         yield words, SAME, replace(configuration, settings=replace(s, drafts=guesses))
     tokens = options.max_num_batched_tokens or 0
     for count in (tokens // 2, tokens * 2):

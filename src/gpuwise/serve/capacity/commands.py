@@ -174,7 +174,7 @@ def _vllm_bench(
     goodput = [f"{names[t.metric]}:{t.milliseconds}" for t in targets if t.metric in names]
     words += ["--goodput", *goodput] if goodput else []
     line = f"vllm bench serve {shlex.join([*words, '--ignore-eos'])}"
-    return Command("vllm bench", line, "requests of mean length: the load's long ones are left out")
+    return Command("vllm bench", line, "requests of mean length, without the load's long ones")
 
 
 def _guidellm(model: str, requests: Requests, rate_per_s: float) -> Command:

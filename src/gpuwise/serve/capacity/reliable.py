@@ -28,8 +28,8 @@ WIDER, STEEP = 1.2, 9.0
 searches)."""
 FURTHER = (1.02, 1.2, 1.5, 2.0)
 """Factors on the smallest target that may be met, tried in turn."""
-ZERO_WORDS = f"The {P80} interval of what a replica carries reaches 0: the targets are kept by chance."
-STEEP_WORDS = "Targets a fifth wider take a tenth of the GPUs: these are kept by chance."
+ZERO_WORDS = f"The {P80} interval of a replica's rate reaches 0: the targets are met only by chance."
+STEEP_WORDS = "Targets a fifth wider need a tenth of the GPUs: these are met only by chance."
 
 
 def reaches_zero(each: Estimate) -> bool:

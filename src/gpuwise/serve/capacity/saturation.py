@@ -101,13 +101,13 @@ def why_missed(alone: Point) -> str:
     if worst.met:
         longest = format_duration(worst.value_s * alone.longest)
         return (
-            f"A request that meets nobody has a {name} of {value}, up to {longest} within its {P80} interval, where {limit} is "
-            f"allowed ({worst.target.key}): the target is kept by chance, and more replicas do not make it sure."
+            f"Even without other requests the {name} is {value}, up to {longest} within its {P80} interval, where {limit} is "
+            f"allowed ({worst.target.key}): the target is met only by chance, with any number of replicas."
         )
     if worst.target.metric == "ttft":
-        because = "reading its prompt takes that long by itself: more replicas do not change that"
+        because = "prefill alone takes that long: more replicas do not change that"
     elif worst.target.metric in ("tpot", "itl"):
-        because = "a token reads all weights by itself: more replicas do not change that"
+        because = "each token reads all weights: more replicas do not change that"
     else:
-        because = "an answer of that length takes that long by itself: more replicas do not change that"
-    return f"A request that meets nobody has a {name} of {value} where {limit} is allowed ({worst.target.key}): {because}."
+        because = "an answer of that length alone takes that long: more replicas do not change that"
+    return f"Even without other requests the {name} is {value} where {limit} is allowed ({worst.target.key}): {because}."

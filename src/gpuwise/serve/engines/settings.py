@@ -45,7 +45,7 @@ class Drafts:
             raise InputError(f"{self.tokens} guessed tokens", hint="give at least one, or no drafts")
         if not 1.0 <= self.kept <= self.tokens + 1:
             raise InputError(
-                f"{self.kept:g} tokens kept a step of {self.tokens} guesses", hint=f"it is between 1 and {self.tokens + 1}"
+                f"{self.kept:g} tokens accepted per step of {self.tokens} guesses", hint=f"it is between 1 and {self.tokens + 1}"
             )
         if self.share is not None and self.share < 0:
             raise InputError(f"a guess takes {self.share:g} of a step", hint="it is at least 0")

@@ -119,7 +119,7 @@ def refuse_beyond(trace: Trace, context: int, *, drop: bool = False) -> Trace:
     if len(longer) == len(trace.requests):
         raise InputError(f"all {count.split(' of ', 1)[1]}", hint="take a model with a longer context")
     rest = np.setdiff1d(np.arange(len(trace.requests)), longer)
-    return Trace(trace.name, trace.format, trace.requests.select(rest), trace.timed, (*trace.notes, count + " and left out"))
+    return Trace(trace.name, trace.format, trace.requests.select(rest), trace.timed, (*trace.notes, count + " and dropped"))
 
 
 def _csv_rows(file: str, text: str) -> Iterator[_Row]:
@@ -240,7 +240,7 @@ def _check_times(file: str, rows: Sequence[_Row]) -> None:
             raise FieldError(f"arrives at {row.arrival_s:g} s, before the trace", file=file, line=row.line, hint=hint)
         if before is not None and row.arrival_s < before.arrival_s:
             back = format_duration(before.arrival_s - row.arrival_s)
-            hint = "requests stand in the order of their arrival: sort the file by time"
+            hint = "requests must be in order of arrival: sort the file by time"
             raise FieldError(f"arrives {back} before the line above it", file=file, line=row.line, hint=hint)
         before = row
     span = rows[-1].arrival_s - rows[0].arrival_s

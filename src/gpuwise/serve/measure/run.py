@@ -273,7 +273,7 @@ class _Run:
         try:
             await asyncio.wait({sending, gone}, timeout=self.bounds.seconds + self.bounds.stall_s, return_when="FIRST_COMPLETED")
             if self.over.is_set():
-                self.stopped = "the server is gone"
+                self.stopped = "the server has stopped"
             elif all(a.failure != NOT_SENT for a in self.answers):
                 self.stopped = ""
             else:

@@ -52,7 +52,7 @@ class Images(PassKind):
     def shape(self, model: Model, workload: str, tokens: int | None) -> tuple[str, int]:
         if isinstance(model, Denoiser) and model.makes == MADE.get(workload):
             return model.makes, 0
-        hint = "--workload image is of makers of images: sdxl, flux-dev; video of wan-2.1-14b, hunyuan-video"
+        hint = "--workload image takes diffusion models like sdxl, flux-dev; video takes wan-2.1-14b, hunyuan-video"
         raise InputError(f"--workload {workload} with {model.name}", hint=hint)
 
     def times(self, model: Model, cluster: Cluster, tokens: int, version: str | None) -> BatchTimes:

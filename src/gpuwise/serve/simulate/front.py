@@ -83,7 +83,7 @@ def known_error(arch: Architecture, accelerator: Accelerator, engine: str) -> st
         return None
     what, compared = f"{ENGINES[engine].title} with {kind_of(arch)} on {accelerator.name}", of_engine.get(accelerator.id, {})
     if kind_of(arch) not in compared:
-        return f"{what} was never checked: no measured run of it is known here"
+        return f"{what} was never checked: there is no measured run of it"
     by_size = {size: (name, runs, ratio) for size, name, runs, ratio in compared[kind_of(arch)]}
     name, runs, ratio = by_size.get(arch.published_parameters or 0) or by_size.get(0) or ("", 0, 1.0)
     if 1 / BIAS <= ratio <= BIAS:

@@ -116,7 +116,7 @@ def why_not_fused(optimizer: Any) -> str | None:
             return "Adagrad with a tensor as its learning rate"
         for parameter in group["params"]:
             if not parameter.is_floating_point():
-                return f"{name} with parameters that are no real floating-point numbers"
+                return f"{name} with parameters that are not real floating-point numbers"
             if parameter.device.type not in ("cuda", "cpu", "mps", "xpu"):
                 return f"{name} on {parameter.device.type}"
             if parameter.grad is not None and parameter.grad.is_sparse:

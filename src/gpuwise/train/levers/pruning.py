@@ -22,7 +22,7 @@ from gpuwise.errors import InputError
 SEMI_STRUCTURED = "2:4"
 SEMI_STRUCTURED_FROM = (8, 0)
 HINT = f"a share between 0 and 1 like 0.5, or {SEMI_STRUCTURED} on a GPU that skips these zeros"
-NOTHING = "no linear or convolution layer has weights of its own that are trained"
+NOTHING = "no linear or convolution layer has trained weights"
 KINDS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 Tell = Callable[..., None]
 Undo = Callable[[], None]

@@ -27,7 +27,7 @@ LOOKS = 4
 """Losses whose labels are checked against the cut columns: each check waits for the device."""
 BATCHES_AHEAD = 16
 """Batches of loaders that are remembered: Accelerate and transformers fetch one ahead, others more."""
-NO_WORD = "nothing says that the ends of rows are padding: no mask, no labels left out, no pad id of the model"
+NO_WORD = "the ends of rows are not known to be padding: no mask, no ignored labels, no pad id of the model"
 COUNTED = "the loss counts labels in columns that would be cut"
 LABELS, MASKS, PLACES = ("label", "target"), ("mask",), ("type", "position", "segment")
 """Parts of names of a call's arguments and of a batch's fields."""

@@ -129,7 +129,7 @@ def _disagreements(facts: RunFacts) -> list[str]:
         return []
     text = f"without its data a step should take {format_duration(expected_s)}, and took {format_duration(found_s)} when tried"
     counted = (
-        "the second, slower without its data than with it, is not counted" if facts.is_void else "the smaller saving is told"
+        "the second, slower without its data than with it, is not counted" if facts.is_void else "the smaller saving is reported"
     )
     return [f"two runs disagree: {text}; {counted}. Run it again on an idle machine"]
 
@@ -196,7 +196,7 @@ def _trace_notes(view: RankView) -> list[str]:
     if steps.by == "whole trace":
         notes.append("no steps are marked in the trace: all of it is taken as one")
     if not any("python_function" in c for c in trace.categories):
-        notes.append("the trace has no stacks: lines of the script are known from notes only")
+        notes.append("the trace has no stacks: lines of the script come from notes only")
     return notes
 
 

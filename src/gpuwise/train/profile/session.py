@@ -131,7 +131,10 @@ def profile_script(
         facts = _constant(facts, request, folder, zygote, python)
     on_gpu = ran_on_gpu(outcome.journal)
     if cards and not on_gpu:
-        notes = (f"{cards[0]} is here, and every step ran on the processor: `gpuwise doctor` says if PyTorch sees it", *notes)
+        notes = (
+            f"{cards[0]} is here, and every step ran on the processor: `gpuwise doctor` checks whether PyTorch sees it",
+            *notes,
+        )
     profile = profile_run(name, facts, path, target=target, before=before, notes=notes, on_gpu=on_gpu)
     return Session(profile, outcome, path)
 

@@ -97,7 +97,7 @@ def decide(
 def _spread(findings: Sequence[Finding], split: Split, lost_s: float) -> str:
     if lost_s >= CROWDED * split.wall_s:
         share = f"other programs had the processor for {100 * lost_s / split.wall_s:.0f} % of the step"
-        return f"The machine is too crowded to tell what is wasted: {share}. Run it again when it is idle."
+        return f"The machine is too busy to judge the script: {share}. Run it again when it is idle."
     parts = sorted(((split.parts[p], p) for p in IDLE), reverse=True)
     text = " and ".join(f"{name} {100 * s / split.wall_s:.0f} %" for s, name in parts[:2] if s > 0) or "no part of its own"
     largest = f"{findings[0].kind}, {100 * findings[0].saved_s / split.wall_s:.0f} %" if findings else "under 2 %"
@@ -127,7 +127,7 @@ def _healthy(split: Split, lost_s: float) -> str:
     busy = f"the {_device(split)} works {100 * split.busy_share:.0f} % of the step"
     if split.busy_share <= BUSY:
         busy += f", and waits for other programs for {100 * lost_s / split.wall_s:.0f} %"
-    return f"Nothing is wasted that would be worth a change: {busy}{most}."
+    return f"No change would save enough to be worth it: {busy}{most}."
 
 
 def _file() -> Path:

@@ -356,7 +356,7 @@ class HangWatch:
     def _words(self, now: list[Place], behind: list[Place], stopped: bool) -> str:
         if not behind:
             return (
-                f"no rank moved for {self._hang_s:g} s, all at step {now[0].step} in {now[0].phase}: the exchange itself stands"
+                f"no rank moved for {self._hang_s:g} s, all at step {now[0].step} in {now[0].phase}: the collective itself hangs"
             )
         words: list[str] = []
         for place in behind:
@@ -409,7 +409,7 @@ def _raise_refused(out: Path) -> None:
         free = format_bytes(shutil.disk_usage(out).free)
         raise GpuwiseError(
             f"a rank ended, and could not write why to {out}, where {free} are free",
-            hint="free space there: the same command goes on from the last checkpoint, if there is one",
+            hint="free space there: the same command resumes from the last checkpoint, if there is one",
         ) from None
     raise (
         InputError(refusal["error"], hint=refusal.get("hint"))

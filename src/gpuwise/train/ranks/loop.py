@@ -295,7 +295,7 @@ class Training:
         if failed is not None:
             raise DataError(
                 f"the last checkpoint could not be written: {reason(failed)}",
-                hint=f"free space in {self.saver.root}: the same command goes on from the one before",
+                hint=f"free space in {self.saver.root}: the same command resumes from the previous one",
             )
         self._phase("end")
         return ended

@@ -95,7 +95,7 @@ def dashboard() -> str:
     document = {
         "title": "Training on ranks (gpuwise)",
         "uid": "gpuwise-ranks",
-        "description": "What every rank does, and which the others wait for. Metrics of `gpuwise run --prometheus`.",
+        "description": "Activity of every rank, and the straggler. Metrics of `gpuwise run --prometheus`.",
         "schemaVersion": 39,
         "editable": True,
         "refresh": "10s",

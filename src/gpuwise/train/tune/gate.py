@@ -159,7 +159,7 @@ class Gate:
         """Reason why the batches of ``EPOCHS`` epochs, or their random numbers, differ under these levers; None if they are
         the same. Everything else is as in the training: no reseeding, and dropout is on."""
         if self._epoch_steps is None:
-            return "how long an epoch is cannot be told, and it acts from the second epoch on"
+            return "the length of an epoch is unknown, and it acts from the second epoch on"
         notes = {name: self._folder / name / "notes.jsonl" for name in ("epochs", "changed epochs")}
         for name, file in notes.items():
             if name == "epochs" and file.exists():
@@ -179,4 +179,8 @@ class Gate:
 
 def _same_batches(levers: Mapping[str, object]) -> str:
     exact = all(BY_NAME[name].training == "exact" for name in levers)
-    return "the batches are the same to the last bit" if exact else "the same rows in the same order; augmentation draws anew"
+    return (
+        "the batches are the same to the last bit"
+        if exact
+        else "the same rows in the same order; augmentation draws new random numbers"
+    )

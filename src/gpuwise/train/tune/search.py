@@ -286,7 +286,7 @@ class Search:
         if n:
             self._say(
                 f"{n} levers to try in {(left_s - held_s) / 60.0:.1f} minutes, about {pair_s:.0f} s a pair of runs, at least "
-                f"{LEAST_PAIRS} pairs each; {held_s / 60.0:.1f} minutes are held back for all of them together"
+                f"{LEAST_PAIRS} pairs each; {held_s / 60.0:.1f} minutes are reserved for all of them together"
             )
             enough_s = n * LEAST_PAIRS * pair_s + held_s
             if enough_s > left_s:
@@ -417,7 +417,7 @@ class Search:
             if a.rate is None:
                 return tried("failed", "the script without it did not run")
             if name not in b.applied and not self._in_workers(name, facts):
-                return tried("not tried", b.refused.get(name) or "it found nothing to change")
+                return tried("not tried", b.refused.get(name) or "there was nothing to change")
             pairs.append(self._rates(a, b, {*self._best, name}))
             gain = gain_of(pairs, missed=self._missed)
             if (at == 0 and gain.ratio < HOPELESS) or (at + 1 >= LEAST_PAIRS and gain.verdict != "undecided"):
@@ -477,7 +477,7 @@ class Search:
         if name not in CACHES and not set(CACHES) & set(self._best):
             return 0
         if facts.epoch_steps is None or before.step_s is None:
-            return "how long an epoch is cannot be told, and a cache works from the second on"
+            return "the length of an epoch is unknown, and a cache works from the second on"
         if facts.epochs is not None and facts.epochs < 2.0:
             return "the script makes one pass over its data, and a cache works from the second on"
         long_s = facts.epoch_steps * before.step_s
@@ -644,7 +644,7 @@ class Search:
             if ends is None:
                 pays = format_duration(start_s / (1.0 - 1.0 / gain.low))
                 starts = f"`gpuwise run` takes {start_s:.1f} s to start, which they save in {pays}"
-                return f"{starts}, and whether it trains for so long is not known"
+                return f"{starts}, and it is unknown whether it trains that long"
             if not ends:
                 return None
         whole = self._whole = self._whole_gain(start_s) if self._is_own_length else None

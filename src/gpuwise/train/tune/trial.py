@@ -234,7 +234,7 @@ def no_steps(script: str, outcome: Outcome) -> GpuwiseError:
         return InputError(f"{script} reads standard input", hint="give it the arguments that it needs")
     if outcome.ended == "error":
         where = f" at {outcome.where}" if outcome.where else ""
-        return GpuwiseError(f"{script} failed{where}: {outcome.error}", hint="it has to run by itself first")
+        return GpuwiseError(f"{script} failed{where}: {outcome.error}", hint="it must run without gpuwise first")
     if not journal.ticks and children:
         what = ", ".join(sorted({str(c["what"]) for c in children}))
         return InputError(

@@ -148,7 +148,7 @@ def verdict(causes: Sequence[Cause]) -> list[Run]:
     if n[Severity.SLOWS]:
         out += [run(f"▲ {n[Severity.SLOWS]} slowed", "warn-strong", "view:why"), run("  ")]
     if not out and not n[Severity.NOTE]:
-        return [run("nothing held back", "ok", "view:why")]
+        return [run("no GPU slowed down", "ok", "view:why")]
     if n[Severity.NOTE] and not out:
         out += [run(f"• {n[Severity.NOTE]} note{'s' if n[Severity.NOTE] > 1 else ''}", "note", "view:why"), run("  ")]
     return out[:-1]

@@ -59,7 +59,7 @@ def _section(title: str, of: Identity | Sample | Health, unknown: Mapping[str, s
         value = getattr(of, field.name)
         if isinstance(value, Mapping):
             for name, seconds in cast("Mapping[str, float]", value).items():
-                out += _row(f"clocks held by {name.replace('_', ' ').lower()}", format_duration(seconds), "", width)
+                out += _row(f"clocks reduced by {name.replace('_', ' ').lower()}", format_duration(seconds), "", width)
             continue
         reason = "" if value is not None else unknown.get(field.name, "the driver does not say")
         out += _row(_label(field.name), UNKNOWN if value is None else _words(field.name, value), reason, width)
@@ -152,7 +152,7 @@ def reasons(bits: int) -> str:
     """Names of the bits of event reasons; bits without a name as numbers."""
     names = [str(r.name).replace("_", " ").lower() for r in EventReason if bits & r]
     rest = bits & ~sum(int(r) for r in EventReason)
-    return ", ".join([*names, *([f"unknown bits {rest:#x}"] if rest else [])]) or "none: the clocks are not held"
+    return ", ".join([*names, *([f"unknown bits {rest:#x}"] if rest else [])]) or "none: the clocks are not reduced"
 
 
 def process_lines(rows: list[Entry], width: int) -> list[Line]:

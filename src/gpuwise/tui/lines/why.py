@@ -34,7 +34,7 @@ def why_lines(frame: Frame, causes: Sequence[Cause], notices: Sequence[str], wid
         out += _plain(notice, width)
     if out and out[-1] == BLANK:
         out.pop()
-    return out or [line(run(" ● ", "ok"), run("nothing holds a GPU back" if frame.cards else "there is no GPU to judge"))]
+    return out or [line(run(" ● ", "ok"), run("no GPU is slowed down" if frame.cards else "there is no GPU to judge"))]
 
 
 def _under(word: str, text: str, role: str, width: int, action: str) -> list[Line]:

@@ -122,12 +122,12 @@ ANY, CUDA, CPU = ("cpu", "cuda"), ("cuda",), ("cpu",)
 NO_LOADER = Why("the catalogue's step finds its batch on the device: loading is not in its time")
 NOT_IN_STEP = Why("a captured step begins with its batch on the device")
 STACK = Why("the software stack decides it: --stack names one")
-OWN_LOOP = Why("a matter of one's own loop; the catalogue's holds no gradient or output longer than it must")
+OWN_LOOP = Why("applies to own code; steps of catalogue models already free gradients and outputs early")
 BY_FIT = Why("`tune` keeps what measures faster; this frees memory at the cost of time, and `fit` tries it")
 KEEPS_LOSS = Why("`tune` keeps only what gives the same loss; this trains something else")
 NO_ZEROS = Why("products take as long with zeros as without them")
 RANKS = Why("it takes several processes: `gpuwise run` and `export` start them")
-ONE_RANK = Why("one's own step is cut only along the batch: modules say nothing of how to split their products")
+ONE_RANK = Why("own code is split only along the batch: modules do not define how to split their products")
 PLAN_WRITES = Why("`gpuwise export` writes it as launch flags")
 BY_RUN = Why("it acts before the optimizer is made: `gpuwise run FILE.py:function` does it on any number of ranks")
 NO_DIFF = Why("more than a diff of the script: `gpuwise run` does it")
@@ -206,14 +206,14 @@ CHANGES: tuple[ChangeKind, ...] = (
         Lever((True,), ANY, "ids = ids[:, : lengths.max()]"), NO_DIFF,
     ),
     ChangeKind(
-        "cache_decode", _title("decoded images kept"), "loader", "exact",
-        "each image is decoded (and converted and resized the same way) once and kept in memory",
+        "cache_decode", _title("cached decoded images"), "loader", "exact",
+        "each image is decoded (and converted and resized the same way) once and cached in memory",
         "takes host memory for the whole dataset", NO_LOADER, NOT_IN_STEP,
         Lever((True,), ANY, "self.images = [Image.open(p).convert('L') for p in paths]"), NO_DIFF,
     ),
     ChangeKind(
-        "cache_items", _title("items kept"), "loader", "exact",
-        "items of a dataset that come out the same every time are made once and kept in memory",
+        "cache_items", _title("cached items"), "loader", "exact",
+        "dataset items that are the same every time are created once and cached in memory",
         "takes host memory for the whole dataset", NO_LOADER, NOT_IN_STEP,
         Lever((True,), ANY, "self.items = [make(i) for i in range(len(self))]"), NO_DIFF,
     ),
@@ -230,7 +230,7 @@ CHANGES: tuple[ChangeKind, ...] = (
     ),
     ChangeKind(
         "pin_memory", _title("page-locked batches"), "loader", "exact",
-        "batches lie in page-locked memory, so that copies to the device overlap with work",
+        "batches are in page-locked memory, so that copies to the device overlap with work",
         "takes host memory that cannot be swapped out", NO_LOADER, NOT_IN_STEP,
         Lever((True,), CUDA, "DataLoader(..., pin_memory=True)"), DIFF,
     ),
@@ -301,14 +301,14 @@ CHANGES: tuple[ChangeKind, ...] = (
     ),
     ChangeKind(
         "checkpointing", _checkpointing_label, "memory", "exact",
-        "activations are dropped and computed again in the backward pass (off: the step's own recomputing is left out)",
+        "activations are dropped and recomputed in the backward pass (off: disables the step's own recomputation)",
         "the forward pass runs twice; random numbers must be the same in both", on.CHECKPOINTING, "captured",
         Lever(("off", "blocks"), ANY, "without torch.utils.checkpoint (off); each block under it (blocks)"),
         DIFF,
     ),
     ChangeKind(
         "micro_batches", _title("{} micro-batches"), "memory", "exact",
-        "the batch goes through the model in parts; one part's activations are held at a time",
+        "the batch runs through the model in parts; only one part's activations are in memory at a time",
         "batch statistics (BatchNorm) are of a part", on.MICRO_BATCHES, "captured",
         Lever((), ANY, "the model on each part of the batch, under torch.utils.checkpoint"),
         DIFF,
@@ -329,8 +329,8 @@ CHANGES: tuple[ChangeKind, ...] = (
         "captured", BY_FIT, DIFF,
     ),
     ChangeKind(
-        "free_outputs", _title("last outputs let go"), "memory", "exact",
-        "what the model returned in the last step does not live into the next",
+        "free_outputs", _title("last outputs freed"), "memory", "exact",
+        "the model's outputs of the last step are freed before the next",
         "values kept for later must be copied first", OWN_LOOP, "captured", BY_FIT, DIFF,
     ),
     ChangeKind(
@@ -346,7 +346,7 @@ CHANGES: tuple[ChangeKind, ...] = (
     ),
     ChangeKind(
         "offload_optimizer", _offload_label, "memory", "exact",
-        "the optimizer's states lie in host memory, and the host updates: gradients go down, parameters come back",
+        "optimizer states are in host memory and the host updates: gradients are copied to it, parameters back",
         "takes host memory, its bandwidth and the host's cores", on.OFFLOAD_OPTIMIZER, "ranks", BY_FIT, DIFF,
     ),
     ChangeKind(
@@ -377,7 +377,7 @@ CHANGES: tuple[ChangeKind, ...] = (
     ),
     ChangeKind(
         "qlora", _adapters_label("QLoRA, rank {} on 4-bit weights{}"), "adapters", "adapters",
-        "as LoRA, the frozen weights held in 4 bits",
+        "like LoRA, with the frozen weights stored in 4 bits",
         "may learn less than full training; the weights are rounded", on.QLORA,
         Why("4-bit weights need bitsandbytes' kernels, which no capture sees"), BY_RUN,
         Why("bitsandbytes converts the model as it is loaded"),
@@ -392,7 +392,7 @@ CHANGES: tuple[ChangeKind, ...] = (
         "distillation", _title("distilled from {}"), "adapters", "maths",
         "the loss is half that of the labels and half the distance to a teacher's probabilities at temperature 2",
         "a forward pass of the teacher a step; what it is wrong in is learnt too",
-        Why("no model of the catalogue is another's teacher"), Why("a captured step has no second model"), BY_RUN, NO_DIFF,
+        Why("the catalogue has no teacher models"), Why("a captured step has no second model"), BY_RUN, NO_DIFF,
     ),
     ChangeKind(
         "compress", _title("gradients compressed by {}"), "parallel", "maths",
@@ -402,7 +402,7 @@ CHANGES: tuple[ChangeKind, ...] = (
     ),
     ChangeKind(
         "sharding", lambda kind: "no sharding" if kind == "none" else f"{kind} sharding", "parallel", "exact",
-        "optimizer states (zero1), gradients (zero2) and weights (zero3) lie over the data-parallel ranks",
+        "optimizer states (zero1), gradients (zero2) and weights (zero3) are sharded over the data-parallel ranks",
         "more traffic between them", on.SHARDING, "ranks", RANKS, PLAN_WRITES,
     ),
     ChangeKind(

@@ -36,14 +36,14 @@ def test_regions_of_one_price_are_one_offer_and_spot_at_the_list_price_is_none()
     parsed = parse_skypilot(AWS, "aws", DAY)
     (p4,) = (o for o in parsed.offers if o.instance == "p4d.24xlarge")
     assert (p4.region, p4.spot_usd_per_hour, p4.spot_kind) == ("us-east-1;us-west-2", None, "")
-    assert reasons(parsed)["spot price left out: not below the on-demand price"] == 2
+    assert reasons(parsed)["spot price dropped: not below the on-demand price"] == 2
 
 
 def test_what_is_left_out_is_counted() -> None:
     parsed = parse_skypilot(AWS, "aws", DAY)
     assert parsed.rows == 9, "machines without accelerators are no prices of accelerators"
     assert reasons(parsed) == {
-        "spot price left out: not below the on-demand price": 2,
+        "spot price dropped: not below the on-demand price": 2,
         "fraction of an accelerator": 1,
         "accelerator that is not in the catalogue": 1,
         "no on-demand price": 1,
@@ -74,7 +74,7 @@ def test_gcp_adds_the_machine_and_knows_its_placeholder() -> None:
     assert reasons(parsed) == {
         "price of accelerators without their machine": 2,
         "placeholder price of 700": 2,
-        "spot price left out: not below the on-demand price": 1,
+        "spot price dropped: not below the on-demand price": 1,
     }
 
 
@@ -131,7 +131,7 @@ def test_a_market_is_no_policy() -> None:
 
 def test_one_price_for_everything_is_no_price() -> None:
     parsed = parse_skypilot(MITHRIL, "mithril", DAY)
-    assert parsed.offers == () and reasons(parsed)["the same price for every accelerator stands for no price"] == 2
+    assert parsed.offers == () and reasons(parsed)["the same price for every accelerator is a placeholder"] == 2
 
 
 def test_a_header_alone_is_no_offer() -> None:

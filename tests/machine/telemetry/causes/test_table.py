@@ -35,7 +35,7 @@ PLANTED: list[tuple[str, cause.Severity, dict[str, Any], str]] = [
     ("sw-thermal", SLOWS, {"sample": {"event_reasons": 0x20}}, "is warm"),
     ("sync-boost", SLOWS, {"sample": {"event_reasons": 0x10}}, "slower GPUs"),
     ("reliability", NOTE, {"sample": {"event_reasons": 0x400}}, "reliability"),
-    ("board-limit", SLOWS, {"sample": {"event_reasons": 0x200}}, "limit of its board"),
+    ("board-limit", SLOWS, {"sample": {"event_reasons": 0x200}}, "limited by its board"),
     ("application-clocks", NOTE, {"sample": {"event_reasons": 0x2}}, "application clocks"),
     ("display-clocks", NOTE, {"sample": {"event_reasons": 0x100}}, "display"),
     ("hw-slowdown", FAULT, {"sample": {"event_reasons": 0x8}}, "does not say why"),

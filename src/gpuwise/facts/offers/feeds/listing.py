@@ -51,7 +51,7 @@ def offers_of(
         cheapest[key] = item if before is None else _cheaper(before, item)
     listings = tuple(cheapest.values())
     if _is_placeholder_list(listings):
-        tally.add("the same price for every accelerator stands for no price", f"{listings[0].instance}", len(listings))
+        tally.add("the same price for every accelerator is a placeholder", f"{listings[0].instance}", len(listings))
         listings = ()
     spot_kind = "policy" if _is_policy(listings) else feed_provider.spot_kind
     return ParsedFeed(_join_regions(listings, feed_provider, spot_kind, source_key, day), tally.skipped(), rows)
@@ -74,11 +74,11 @@ def _with_honest_spot(item: Listing, feed_provider: FeedProvider, tally: Tally) 
         return item
     where = f"{item.instance} in {item.region}"
     if not feed_provider.spot_kind:
-        tally.add("spot price left out: the provider sells none", where)
+        tally.add("spot price dropped: the provider sells none", where)
     elif not math.isfinite(spot) or spot <= 0:
-        tally.add("spot price left out: zero stands for none", where)
+        tally.add("spot price dropped: zero stands for none", where)
     elif spot >= item.on_demand_usd:
-        tally.add("spot price left out: not below the on-demand price", f"{where}: {spot:g} $/h")
+        tally.add("spot price dropped: not below the on-demand price", f"{where}: {spot:g} $/h")
     else:
         return item
     return replace(item, spot_usd=None)

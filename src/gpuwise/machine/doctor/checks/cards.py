@@ -214,7 +214,7 @@ def clock_limits(m: Machine) -> Iterator[Finding]:
             yield Finding(
                 "gpu-hot",
                 Severity.LIMIT,
-                f"GPU {i} is held back by heat",
+                f"GPU {i} is slowed down by heat",
                 tuple(filter(None, (hot.name or hex(hot), degrees, _clock(c)))),
                 "It lowers its clocks until it is cool enough.",
                 (

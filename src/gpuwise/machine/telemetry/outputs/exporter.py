@@ -48,7 +48,7 @@ _MADE: Mapping[str, Callable[[Card], float | None]] = {
 """Readings that are no field."""
 
 OWN: Mapping[str, tuple[str, str]] = {
-    "gpuwise_gpu_clocks_held_seconds_total": ("counter", "Time the clocks were held since the driver was loaded, by reason."),
+    "gpuwise_gpu_clocks_held_seconds_total": ("counter", "Time with reduced clocks since the driver was loaded, by reason."),
     "gpuwise_gpu_cause": ("gauge", "1 for each thing that holds the GPU back now."),
     "gpuwise_gpu_process_memory_bytes": ("gauge", "Memory of a process on the GPU."),
     "DCGM_FI_DEV_XID_ERRORS": ("gauge", "Value of the last XID error encountered."),

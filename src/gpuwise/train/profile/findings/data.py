@@ -100,7 +100,7 @@ def _loader_fix(data: ProfileData) -> tuple[str, ...]:
     if workers == 0:
         return (f"DataLoader(..., num_workers={max(cores - 1, 1)}, persistent_workers=True{pin})",)
     if data.facts is not None and _starts_s(data, loader) > sum(s.data_s for s in data.facts.steps) / (2 * len(data.facts.steps)):
-        every = f"its workers start anew every {loader['n_batches']} steps"
+        every = f"its workers restart every {loader['n_batches']} steps"
         return (f"DataLoader(..., num_workers={min(workers, cores)}, persistent_workers=True{pin})  # {every}",)
     if workers < cores:
         return (f"DataLoader(..., num_workers={cores}, prefetch_factor=4, persistent_workers=True{pin})",)

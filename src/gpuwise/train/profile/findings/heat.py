@@ -18,8 +18,8 @@ def heat(data: ProfileData) -> Finding | None:
     return _clock_finding(
         data,
         HOT,
-        "held back by heat",
-        "The GPU's clocks are held because it is hot",
+        "slowed down by heat",
+        "The GPU's clocks are reduced because it is hot",
         ("gpuwise top  # temperatures; then fans, dust, the inlet's air, cards too close",),
     )
 
@@ -29,8 +29,8 @@ def power(data: ProfileData) -> Finding | None:
     return _clock_finding(
         data,
         CAPPED,
-        "held back by power",
-        "The GPU's clocks are held by its power limit",
+        "slowed down by power",
+        "The GPU's clocks are reduced by its power limit",
         ("nvidia-smi -q -d POWER  # is the limit below the default?",),
     )
 

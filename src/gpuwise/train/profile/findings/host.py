@@ -199,7 +199,7 @@ def recompiles(data: ProfileData) -> Finding | None:
             "torch._dynamo.mark_dynamic(batch, 0)  # or 1: the dimension that varies",
             "# or give every batch the same shape: DataLoader(..., drop_last=True), lengths padded to a few sizes",
         ),
-        note="TORCH_LOGS=recompiles says what changed",
+        note="TORCH_LOGS=recompiles shows what changed",
     )
 
 

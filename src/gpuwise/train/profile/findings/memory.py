@@ -73,7 +73,7 @@ def recompute(data: ProfileData) -> Finding | None:
             Evidence(f"{100 * free:.0f} % of the memory was never used"),
         ),
         ("# without torch.utils.checkpoint; in transformers: model.gradient_checkpointing_disable()",),
-        note="`gpuwise fit` says what it takes without",
+        note="`gpuwise fit` predicts the memory without it",
     )
 
 

@@ -49,7 +49,7 @@ def evaluation(data: ProfileData) -> Finding | None:
     name = names[again[0]].removeprefix(MODULE).rsplit("_", 1)[0]
     where = data.where(float(trace.start_s[rows[0]]))
     for_nothing = not passes.recorded.isdisjoint(again)
-    how = "whose gradients nothing asks for" if for_nothing else "without gradients"
+    how = "whose gradients are never used" if for_nothing else "without gradients"
     evidence = Evidence(f"{name} {how}", where, len(again) / data.n_steps, seconds)
     return Finding(
         "evaluation in the step",
@@ -61,7 +61,7 @@ def evaluation(data: ProfileData) -> Finding | None:
             "if step % 100 == 0:  # if it is an evaluation: not every step",
             *(("    with torch.no_grad():", "        evaluate(model)") if for_nothing else ("    evaluate(model)",)),
         ),
-        note="a pass that the loss needs (pseudo-labels, samples of a policy) is no waste",
+        note="a pass that the loss needs (pseudo-labels, samples of a policy) is not waste",
     )
 
 
@@ -231,7 +231,7 @@ def _moves(data: ProfileData) -> Finding | None:
         "medium",
         (turns, Evidence("the policy between them" if are_moves else "all else between them", seconds=rest_s)),
         (VECTORISED if are_moves else SAMPLED,),
-        note="moves are calls of a function `step` that is no optimizer's" if are_moves else "",
+        note="moves are calls of a function `step` that is not an optimizer's" if are_moves else "",
     )
 
 

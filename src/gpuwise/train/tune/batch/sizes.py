@@ -162,7 +162,7 @@ def longest_words(prober: Prober, batch: int) -> str:
     """Description of how the longest samples were found."""
     description = prober.probe({"batch": batch}).longest
     if description is None or not description.get("looked_at"):
-        return "samples in the script's own order: which are the longest cannot be told"
+        return "samples in the script's own order: the longest ones are unknown"
     if not description["varies"]:
         return f"all {description['looked_at']} samples that were looked at are of one size"
     seen, total = description["looked_at"], description["n_items"]

@@ -349,7 +349,7 @@ def to_copy(mode: CaptureMode, info: OpInfo, args: Any, kwargs: Any) -> Any:
     if on_device:
         if not kwargs.get("non_blocking"):
             acc.sync("a tensor is copied to the host (.cpu(), .to('cpu'))")
-        acc.finding("host-copy", "values copied from the device to the host are not known", "zeros stand for them")
+        acc.finding("host-copy", "values copied from the device to the host are unknown", "zeros replace them")
     return result
 
 
