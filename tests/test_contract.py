@@ -9,11 +9,13 @@ import ast
 import doctest
 import hashlib
 import inspect
+import io
 import json
 import re
 import shutil
 import subprocess
 import sys
+import tokenize
 import tomllib
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -617,4 +619,26 @@ def test_what_a_user_meets_first_is_in_plain_words(texts: Callable[[], Iterator[
     read = list(texts())
     assert len(read) > 20
     found = [f"{where}: {match[0].strip()!r} in {text[:200]!r}" for where, text in read for match in DIALECT.finditer(text)]
+    assert found == []
+
+
+NEVER = re.compile(
+    r"\b(gives? out|mend(s|ed)?(?!`)|nobody|somebody|told(?!`)|one's own|of those that|counts none|none that|stands? on|makers of"
+    r"|networks of convolutions|experts' exchange|lets? go|hears|at the (least|most)|as good as)\b"
+    r"|what lies outside torch|(?<!there )(?<!if )\bis none(?! of)\b(?! is)"
+)
+"""Words that are never right in a docstring or comment of the package; the field has a term for each."""
+
+
+def test_docstrings_and_comments_are_in_plain_words() -> None:
+    found: list[str] = []
+    for path in sorted(PACKAGE.rglob("*.py")):
+        source = path.read_text(encoding="utf-8")
+        if not NEVER.search(" ".join(source.split())):
+            continue  # most files: reading the tokens of all of them takes seconds
+        for token in tokenize.generate_tokens(io.StringIO(source).readline):
+            alone = token.type == tokenize.STRING and token.string.startswith('"""') and not token.line[: token.start[1]].strip()
+            if alone or token.type == tokenize.COMMENT:
+                text = " ".join(token.string.split())
+                found += [f"{path.relative_to(PACKAGE)}:{token.start[0]}: {match[0]!r}" for match in NEVER.finditer(text)]
     assert found == []

@@ -1,4 +1,4 @@
-"""What a person gives is of the types that a function's signature names, and is given once, or is refused with a hint."""
+"""Type checks of user input against the annotations of functions; each argument may be given once. Errors have a hint."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ _TYPES: dict[str, type] = {
 }
 _TYPES |= {"None": type(None), "Mapping": Mapping, "Iterable": Iterable, "Sequence": Sequence}
 _CLASSES = ("Accelerator", "Architecture", "Cluster", "Launch", "Strategy", "Task", "Wishes", "Path", "date")
-"""By name, as a signature's modules are not imported for it."""
+"""Classes by name, as a signature's modules are not imported for it."""
 _PARTS = re.compile(r"\[.*\]")
 
 
 def checked(function: Callable[P, T]) -> Callable[P, T]:
-    """``function``, which raises InputError for an argument, or a field of one of the package's dataclasses, of another type than
-    it is annotated with. What the words here do not describe is taken as it comes."""
+    """``function``, which raises InputError for an argument, or a field of one of the package's dataclasses, of another type
+    than it is annotated with. Other annotations are not checked."""
     signature = inspect.signature(function)
 
     @functools.wraps(function)

@@ -37,7 +37,7 @@ class GpuwiseError(Exception):
 
 
 class InputError(GpuwiseError):
-    """Something a person or a file gave is wrong."""
+    """Invalid input by the user or in a file."""
 
 
 class UnknownNameError(InputError):
@@ -84,7 +84,7 @@ class FieldError(InputError):
 
 
 class FileError(FieldError):
-    """A file that a person named cannot be read, or is not of the form that it must have; ``file`` is its path."""
+    """A file named by the user cannot be read, or has the wrong form; ``file`` is its path."""
 
 
 class LayoutError(InputError):
@@ -96,7 +96,7 @@ class LayoutError(InputError):
 
 
 class NoRoomError(InputError):
-    """A model, or a request of it, that does not fit the accelerators; more of them may hold it."""
+    """A model, or a request of it, that does not fit the accelerators; more of them may suffice."""
 
 
 class DataError(GpuwiseError):
@@ -116,7 +116,7 @@ class UnsupportedFormatError(UnpredictableError, InputError):
 
 
 class NoFakeRuleError(GpuwiseError):
-    """An operator that has no rule for what it returns without running it; ``operator`` is its name."""
+    """An operator without a rule for its outputs when it is not run; ``operator`` is its name."""
 
     def __init__(self, operator: str, reason: str = "", *, hint: str | None = None) -> None:
         self.operator, self.reason = operator, reason
@@ -158,7 +158,7 @@ class DevicePermissionError(DeviceError):
 
 
 class ReadingError(DeviceError):
-    """A device does not give one reading; ``reading`` names it, ``reason`` is a short stable phrase."""
+    """A device does not provide one reading; ``reading`` names it, ``reason`` is a short stable phrase."""
 
     def __init__(self, reading: str, reason: str, *, vendor: str = "", code: int | None = None, hint: str | None = None) -> None:
         self.reading, self.reason = reading, reason

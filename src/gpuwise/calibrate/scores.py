@@ -1,4 +1,4 @@
-"""What a family's score is: measured and predicted rows, the baselines beside them, and how wide they spread."""
+"""Scores of a family: measured and predicted rows, baselines, and spread."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Scores:
     log_sigma: F64
     baseline: F64
     reason: Sequence[str]
-    """Why a row could not be predicted; empty where it was."""
+    """Reason why a row could not be predicted; may be empty."""
 
 
 def joined(parts: Sequence[Scores | None]) -> Scores | None:

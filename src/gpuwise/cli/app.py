@@ -120,7 +120,7 @@ def _default(value: Any) -> str | None:
 
 
 class _Help:
-    """cyclopts' own help page, each text a paragraph: a line end in a docstring is none on the page."""
+    """cyclopts' own help page, each text a paragraph: line ends of a docstring are not breaks on the page."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._plain_format(), name)
@@ -297,7 +297,7 @@ def _refuse(words: Sequence[str], message: str, hint: str, code: int) -> int:
 def _refuse_plainly(message: str, hint: str, code: int) -> int:
     from gpuwise.text import brief, printable
 
-    with contextlib.suppress(OSError):  # nobody reads it
+    with contextlib.suppress(OSError):  # without a reader
         sys.stderr.write(printable(f"error: {brief(message)}\nhint: {brief(hint)}") + "\n")
         sys.stderr.flush()
     return code

@@ -9,12 +9,12 @@ from contextlib import contextmanager
 from gpuwise.text import printable
 
 listener: Callable[[str], None] | None = None
-"""Hears it too, where one is set."""
+"""Receives progress messages too, if set."""
 
 
 @contextmanager
 def progress(doing: str = "capturing") -> Generator[Callable[[str], None], None, None]:
-    """A function to say what is being done; silent unless stderr is a terminal or somebody listens."""
+    """A function that prints progress messages; silent unless stderr is a terminal or a listener is set."""
     is_terminal = sys.stderr.isatty()
 
     def tell(what: str) -> None:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def check_reports(html: Path | None, svg: Path | None = None) -> None:
-    """Raises InputError where a page or a picture cannot be written; None is none asked for."""
+    """Raises InputError where a page or a picture cannot be written; None: not requested."""
     if html is not None or svg is not None:
         from gpuwise.files import FIGURE_SUFFIXES, PAGE_SUFFIXES, check_target
 

@@ -1,4 +1,4 @@
-"""What a training run needs to be written down for another tool: the model, the GPUs, the layout, how long, what is saved."""
+"""Contents of a training run for another tool: model, GPUs, layout, length, checkpoints."""
 
 from __future__ import annotations
 

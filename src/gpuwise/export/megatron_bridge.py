@@ -62,7 +62,7 @@ PLACES: dict[str, tuple[str, ...]] = {
     "use_precision_aware_optimizer": ("optimizer.use_precision_aware_optimizer",),
     **{name: (f"optimizer.{name}",) for name in _DTYPES},
 }
-"""Options of Megatron-LM, and where their value goes."""
+"""Options of Megatron-LM, and the fields for their values."""
 ELSEWHERE = ("bf16", "fp16", "fp8_format", "fp8_recipe", "fp4_format", "grad_reduce_in_bf16", "no_check_for_nan_in_loss_and_grad")
 """Options that ``_others`` expresses in another form."""
 PRECISIONS = {

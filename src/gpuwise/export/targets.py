@@ -1,4 +1,4 @@
-"""What a plan can be written for: training tools, and engines that start one of them on their nodes."""
+"""Targets of an export: training tools, and engines that start one of them on their nodes."""
 
 from __future__ import annotations
 
@@ -289,7 +289,7 @@ def not_written(job: Job, tool: Tool, engine: Engine | None = None) -> Iterator[
         value, neutral = getattr(s, field), getattr(NEUTRAL, field)
         needed = not o.needs or getattr(s, o.needs) != getattr(NEUTRAL, o.needs)
         if not o.help or field == "stack" or value in (neutral, tool.always.get(field), "none") or not needed:
-            continue  # nothing is written for "none", which so is what the tool does
+            continue  # no option is written for "none", so the tool's default must be that
         try:
             plain = replace(job, strategy=s.with_(**{field: neutral}))
         except InputError:

@@ -1,4 +1,4 @@
-"""What an exporter wrote: files, the command that starts them, what it could not say."""
+"""Result of an exporter: files, the command that starts them, gaps."""
 
 from __future__ import annotations
 

@@ -118,8 +118,7 @@ _N = TypeVar("_N", int, float)
 
 
 class ShippedData:
-    """Around the reading of a file that came with gpuwise: what is wrong in one is a DataError, where it is a FieldError in a
-    person's own."""
+    """Context for reading a shipped file: an error in it is a DataError, while in a user's own file it is a FieldError."""
 
     def __enter__(self) -> None:
         pass

@@ -1,4 +1,4 @@
-"""How training runs are operated: what they draw, how often they stop, what they write, what making them emits.
+"""Operation of training runs: power, interruptions, writes, embodied emissions.
 
 Every figure is a range with a source. The tables are ``data/operations.toml``, ``data/power_shares.csv``,
 ``data/sites.csv``, ``data/failures.csv`` and ``data/embodied.csv``.

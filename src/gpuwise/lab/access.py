@@ -1,7 +1,7 @@
 """What one access of a warp costs: sectors, lines, bank conflicts.
 
     sectors     distinct 32-byte pieces that the lanes touch, in lines of 128 bytes (compute capability 6.0 and later)
-    wavefronts  most distinct 32-bit words that are asked of one of 32 banks; the same word is broadcast. It equals the counter
+    wavefronts  most distinct 32-bit words requested from one of 32 banks; the same word is broadcast. It equals the counter
                 l1tex__data_pipe_lsu_wavefronts of A100 and A40 at every stride of 0 to 64 words, fp32 and fp64
     tag stage   distinct lines, four of which the L1 looks up in a clock where they fall into different banks of its tags
 

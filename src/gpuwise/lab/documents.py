@@ -1,4 +1,4 @@
-"""What the lab answers, as plain values: an occupancy with its chart, a task on a GPU beside a CPU with the roofs of both."""
+"""Answers of the lab as plain values: an occupancy with its chart, a task on a GPU beside a CPU with both rooflines."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def occupancy_document(o: Occupancy, device: str, use: KernelUse | None = None, 
 
 
 def cache_note(made: Simulation, moved_bytes: float, a: Accelerator) -> str | None:
-    """Why a task's rate may be above that of memory: what the last-level cache keeps of its data; None where it is not."""
+    """Reason why a task's rate may be above that of memory: the part of its data in the last-level cache; None if it is not."""
     rate = moved_bytes / made.time_s
     if rate <= a.memory_bandwidth_bytes_per_s or not a.l2_bytes:
         return None

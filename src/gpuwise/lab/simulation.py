@@ -122,7 +122,7 @@ class Simulation(Shown):
 
     @property
     def stalls(self) -> dict[str, float]:
-        """Share of the resident warps' time by what they waited for, the largest first; the rest is issuing."""
+        """Share of the resident warps' time by stall reason, the largest first; the rest is issuing."""
         resident = min(self.occupancy.active_blocks, self.blocks_timed) * self.occupancy.warps_per_block
         whole = max(self.timing.cycles * resident, 1.0)
         return {r: cycles / whole for r, cycles in sorted(self.timing.stalls.items(), key=lambda s: -s[1])}
@@ -482,7 +482,7 @@ def _check(
     *,
     whole: bool,
 ) -> tuple[bool | None, float]:
-    """Whether what was written is what must be there, and the largest difference over the largest value."""
+    """Whether the results equal the reference, and the largest difference over the largest value."""
     if expected is None:
         return None, 0.0
     worst = 0.0

@@ -89,7 +89,7 @@ class Kernel:
         return alias.name if isinstance(alias, np.dtype) else text
 
     def only_read(self) -> frozenset[str]:
-        """Parameters that are nothing but read, element by element."""
+        """Parameters that are only read, element by element."""
         read = {id(part) for n in ast.walk(self.function) if (part := _part_read(n)) is not None}
         used = {n.id for n in ast.walk(self.function) if isinstance(n, ast.Name) and id(n) not in read}
         return frozenset(self.parameters) - used
@@ -184,7 +184,7 @@ def _assigned_at_top(body: Sequence[ast.stmt]) -> set[str]:
 
 
 def _arguments(n: ast.FunctionDef, call: ast.Call) -> dict[str, ast.expr]:
-    """Parameter to what a call gives for it."""
+    """Parameter to the argument of a call."""
     names, defaults = [a.arg for a in n.args.args], n.args.defaults
     given = dict(zip(names[len(names) - len(defaults) :], defaults, strict=True))
     return given | dict(zip(names, call.args, strict=False)) | {k.arg: k.value for k in call.keywords if k.arg}

@@ -111,7 +111,7 @@ class Run:
 
 
 class Stream:
-    """The instructions of a run as they come, and the state that belongs to them."""
+    """The instructions of a run in order, and the associated state."""
 
     name: str
     """Name of the kernel."""

@@ -1,4 +1,4 @@
-"""This machine: what it is, what it does, what it delivers. Knows nothing of planning.
+"""This machine: its hardware, activity and performance. Independent of planning.
 
 >>> import gpuwise.machine as machine                 # doctest: +SKIP
 >>> frame = machine.sample()                          # every card now

@@ -86,7 +86,7 @@ def on_offer(way: Acquisition, n: int) -> bool:
 
 
 CLUSTER_LEAST_S = DAY_S
-"""Several systems with a network between them are rented by the day: EC2 Capacity Blocks for ML take one day at the least
+"""Several systems with a network between them are rented by the day: EC2 Capacity Blocks for ML take at least one day
 (github.com/dstackai/dstack/issues/1155)."""
 
 

@@ -28,7 +28,7 @@ class Trial:
     conf: str
     """As PYTORCH_CUDA_ALLOC_CONF spells it; empty for torch's defaults."""
     asked: bool
-    """A person asked for it; the others are worth trying."""
+    """Whether the user requested it; the others are suggestions."""
     reserved_bytes: int
     """Most taken from the device; up to where it ran out, if it did."""
     segments: int
@@ -44,7 +44,7 @@ class MemoryReport:
     own: Replay
     """With the snapshot's own settings, as it was."""
     shown: Replay
-    """What the figures are about: the own run, unless other settings or a capacity were asked for."""
+    """Basis of the figures: the run's own settings, unless other settings or a capacity were given."""
     fragmentation: Fragmentation
     trials: tuple[Trial, ...]
     capacity_bytes: int | None
@@ -134,7 +134,7 @@ def memory_report(
 
 
 def _capacity(capacity_bytes: int | None, replay: Replay) -> int | None:
-    """Refuse a capacity that what lived before the history began did not fit in: the history says nothing of that world."""
+    """Reject a capacity below the memory in use before the history began, for which the history is not valid."""
     reserved = sum(s.size_bytes for s in replay.history.preset.segments)
     if capacity_bytes is not None and capacity_bytes < reserved:
         raise InputError(

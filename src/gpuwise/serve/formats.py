@@ -274,7 +274,7 @@ def weight_bytes_read(arch: Architecture, weights: str, experts: str | None = No
 
 
 def _of_stored(arch: Architecture, weights: str) -> float:
-    """Bytes in ``weights`` as a share of those that the file of the model has: all in its own format; of 16 bits, whose weights a
+    """Bytes in ``weights`` relative to the bytes of the model file: all in its own format; of 16 bits, whose weights a
     local program narrows as a whole, what the format takes of them. 0 where the file does not say."""
     if weights == arch.stored_format or arch.stored_format is None:
         return float(arch.stored_format is not None)

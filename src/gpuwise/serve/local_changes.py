@@ -1,4 +1,4 @@
-"""What would change the answer of a model on one's own device: a format, a cache, a context, other cards with their price."""
+"""Changes that would alter the answer of a model on your own device: format, cache, context, other cards with their price."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def _bought(name: str, cluster: Cluster, found: FormatFit, price: PurchaseRange 
 
 
 def _price(accelerator: Accelerator) -> PurchaseRange | None:
-    """The lower of what it costs new and used, as observed; None where nobody observed it."""
+    """The lower of its observed prices, new and used; None without an observation."""
     found = [typical_purchase_usd(accelerator.id, c) for c in ("new", "used") if purchases_for(accelerator.id, c)]
     return min(found, key=lambda price: price.median, default=None)
 

@@ -1,4 +1,4 @@
-"""What starts a model on one's own device, in every program that can: llama.cpp and what runs its files, MLX LM, vLLM."""
+"""Commands that start a model on your own device, by program: llama.cpp and programs that run its files, MLX LM, vLLM."""
 
 from __future__ import annotations
 

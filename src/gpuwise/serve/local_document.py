@@ -1,4 +1,4 @@
-"""The answer of a model on one's own device as a document."""
+"""The answer of a model on your own device as a document."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from gpuwise.units import GIB, format_bytes
 HOST = "i5-12400"
 """The processor of a PC whose own is not known; its memory is that of its data sheet."""
 USUAL_RAM_BYTES = 32 * GIB
-"""Of a machine without a GPU whose RAM nobody names. An assumption, which the answer states."""
+"""RAM of a machine without a GPU if it is not given. An assumption, which the answer states."""
 
 
 @dataclass(frozen=True, slots=True)

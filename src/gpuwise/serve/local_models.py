@@ -1,4 +1,4 @@
-"""Which models run on one's own device, and how well: each in the format of least loss that writes as fast as one reads."""
+"""Models that run on your own device, each in the format with the least loss that generates at reading speed."""
 
 from __future__ import annotations
 

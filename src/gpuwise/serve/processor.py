@@ -60,5 +60,5 @@ def seconds_by_part(model: dict[str, Any], cpu: Cpu, work: TokenWork, batch: flo
 
 
 def _kind(model: dict[str, Any], cpu: Cpu) -> str:
-    """Of the machine; one that nobody told is a desktop."""
+    """Bandwidth class of the machine; an unknown one counts as a desktop."""
     return cpu.kind if cpu.kind in model["share"] else "desktop"

@@ -24,7 +24,7 @@ all, and pays for its rows; a prompt is arithmetic, and reads the weights of its
 weights, ``a`` because tensor units that do more a clock are fed less well.
 ``k`` and ``a`` are of the prompts of one public table, ``m`` of llama.cpp's own batches on a DGX Spark, the rest of
 :mod:`studies.serving.llama_batches`. Weights of 16 bits go through cuBLAS from a few rows on
-(``ggml_cuda_mul_mat``), whose arithmetic runs beside the stream: their rows are ``w = (n - 1) 2 N / R``, and ``m`` is none.
+(``ggml_cuda_mul_mat``), whose arithmetic runs beside the stream: their rows are ``w = (n - 1) 2 N / R`` (no ``m``).
 """
 
 from __future__ import annotations

@@ -91,7 +91,7 @@ class QueryBatcher:
                 self._give(left.pop(0), today, said)
             if left:
                 raise EOFError("the process that evaluates ended before the last answer")
-        except Exception as error:  # noqa: BLE001 - of ours; whoever waits is told, and the next pass begins
+        except Exception as error:  # noqa: BLE001 - our own; waiting requests get the error, and the next pass begins
             for query in left:
                 self._give(query, today, error)
         del self._passes[subject]

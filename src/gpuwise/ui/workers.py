@@ -41,7 +41,7 @@ FIRST = (
     ("sharding", "zero3"),
     ("tokens", "1B"),
 )
-"""The layout that new processes answer before they are asked: what commands import and read is there then."""
+"""Layout that new processes answer first, to import and read what commands need."""
 
 
 @dataclass(frozen=True, slots=True)

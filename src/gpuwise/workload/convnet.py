@@ -1,4 +1,4 @@
-"""Residual networks of convolutions as an op table, from their dimensions (He et al. 2016, arXiv 1512.03385, table 1).
+"""Residual CNNs as an op table, from their dimensions (He et al. 2016, arXiv 1512.03385, table 1).
 
 Shape legend: B images of ``pixels`` squared, C channels, P places of an output. A stem (7 x 7, stride 2, 64 channels; pooling of
 3 x 3, stride 2), four stages of blocks whose first one halves the image (but for the first stage), the mean over all places, and

@@ -1,5 +1,5 @@
-"""What NVIDIA's published runs of models with experts set and their tables leave out: how tokens are dispatched, whether
-that is overlapped, what is launched as a CUDA graph, what is recomputed.
+"""Settings of NVIDIA's published runs of models with experts that are missing in their tables: token dispatch, overlap, CUDA
+graphs, recomputation.
 
 Read from the configurations of each release: NVIDIA-NeMo/Megatron-Bridge scripts/performance/configs/*_workload_base_configs.py
 at v0.1.0rc4 (release 25.09), v0.2.0 (25.11), v0.3.0 (26.02), v0.4.0 (26.04), v0.5.0 (26.06) and
@@ -15,7 +15,7 @@ from gpuwise.workload.strategy import Strategy
 
 
 class Recipe(NamedTuple):
-    """From release ``since`` on, for models, accelerators and precisions that match; the last line that matches holds."""
+    """From release ``since`` on, for matching models, accelerators and precisions; the last matching line counts."""
 
     since: float
     model: str

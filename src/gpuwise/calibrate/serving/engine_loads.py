@@ -83,7 +83,7 @@ def _run(r: dict[str, Any]) -> LoadRun:
 
 
 def _why_not(r: dict[str, Any]) -> str:
-    """Why a run is not replayed; empty where it is."""
+    """Reason why a run is not replayed; empty if it is."""
     if r["engine"] not in ("vllm", "sglang"):
         return f"{r['engine']} is not simulated"
     if r["spec_decode"] and r["spec_decode"] != "none":

@@ -1,4 +1,4 @@
-"""Published runs of engines under load, as requests to replay and what was measured of them.
+"""Published runs of engines under load, as requests to replay, with their measurements.
 
 Arrivals are the published ones where a table has them, else Poisson at the published rate. Prompts of inference-perf's runs are
 one hundred distinct texts sent in turn: from the second round on the prefix cache holds them whole. A row past saturation is

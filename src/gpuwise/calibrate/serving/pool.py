@@ -1,4 +1,4 @@
-"""What an engine's start takes beside weights and cache, from its own start logs: fitted on models, checked on others."""
+"""Memory of an engine's start beside weights and cache, from its own start logs: fitted on models, checked on others."""
 
 from __future__ import annotations
 

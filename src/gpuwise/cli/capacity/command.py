@@ -217,7 +217,7 @@ def capacity(
         ranked, answer = ranked.answered(ask, demand, within)
         answer = answer if quick else _finished(answer)
         if answer.served is not None:
-            answer = replace(answer, cluster=answer.served.fleet.cluster)  # nobody asked about fewer
+            answer = replace(answer, cluster=answer.served.fleet.cluster)  # fewer accelerators were not requested
     else:
         from gpuwise.facts.hardware.naming import USUAL, find_cluster
 
@@ -450,7 +450,7 @@ def _source(traffic: Traffic, context: int) -> tuple[Any, float]:
     import numpy as np
 
     if kind == "gamma":
-        unit_arrivals(1, number, np.random.default_rng(0))  # refuses what nobody has
+        unit_arrivals(1, number, np.random.default_rng(0))  # rejects unknown ones
         return replace(workload, gap_cv=number), workload.peak_over_mean
     day_shape(number, 24)
     return workload, number

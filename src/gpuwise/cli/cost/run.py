@@ -192,7 +192,7 @@ def _storage(provider: str | None, usd_per_gb_month: float | None) -> StoragePri
 
 
 def _spot(cluster: Cluster, price: Price | None, today: object, provider: str | None) -> float:
-    """Raises InputError when nobody offers the accelerator on spot."""
+    """Raises InputError if the accelerator has no spot offer."""
     import datetime
 
     from gpuwise.money.run.changes import spot_usd_per_hour
@@ -216,7 +216,7 @@ def _run(
     egress_gb: float | None,
     pue: float | None,
 ) -> Run:
-    """The plan's own run, with what this command was told of it."""
+    """The plan's own run, with this command's options."""
     from dataclasses import replace
 
     from gpuwise.plan.whole_run import run_of, run_of_step

@@ -1,4 +1,4 @@
-"""``gpuwise lab simulate``: one task, or one's own kernel, on a GPU beside a CPU, event by event."""
+"""``gpuwise lab simulate``: one task, or your own kernel, on a GPU beside a CPU, event by event."""
 
 from __future__ import annotations
 

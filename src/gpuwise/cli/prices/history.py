@@ -125,7 +125,7 @@ def _words(move: Move) -> str:
 
 
 def sparkline(points: Sequence[tuple[datetime.date, float]]) -> str:
-    """One block a month, from the lowest price to the highest; a month nobody observed is a space."""
+    """One block a month, from the lowest price to the highest; a month without an observation is a space."""
     low, high = min(p for _, p in points), max(p for _, p in points)
     first = points[0][0]
     cells: dict[int, str] = {}

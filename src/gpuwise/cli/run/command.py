@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from gpuwise.train.config import Plan
 
 EVERY_S, QUIET_EVERY_S = 1.0, 30.0
-"""Between lines of progress on a terminal, and where stderr is none."""
+"""Seconds between lines of progress, on a terminal and otherwise."""
 
 
 def run(

@@ -217,7 +217,7 @@ def run_on_ranks(
 
 @contextmanager
 def _metrics(options: OnRanks, out: str) -> Generator[Callable[[tuple[RankJournal, ...]], None], None, None]:
-    """What is told of every look at the journals, served while the context is open. Raises InputError for an address that cannot
+    """Metrics from every look at the journals, served while the context is open. Raises InputError for an address that cannot
     be served."""
     if options.grafana is not None:
         from gpuwise.train.ranks.metrics import write_dashboard

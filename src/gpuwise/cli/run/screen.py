@@ -154,7 +154,7 @@ def screen() -> Generator[Screen, None, None]:
 
 
 def last_line(output: bytes) -> bytes:
-    """What stands on the line of the cursor, as it was drawn last (bars begin anew with a carriage return)."""
+    """Text on the line of the cursor, as last drawn (bars restart with a carriage return)."""
     line = output[output.rfind(b"\n") + 1 :]
     body = line.rstrip(b"\r")
     back = b"\r" if len(body) < len(line) else b""
@@ -166,5 +166,5 @@ def _write(fd: int, data: bytes) -> None:
         try:
             data = data[os.write(fd, data) :]
         except OSError:
-            # nobody looks any more
+            # the terminal has closed
             return

@@ -1,4 +1,4 @@
-"""``gpuwise fit`` on one's own code."""
+"""``gpuwise fit`` on own code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Options of ``fit`` and ``plan`` for one's own code; light, as it is read for ``--help``."""
+"""Options of ``fit`` and ``plan`` for own code; light, as it is read for ``--help``."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ HUGGING_FACE = "hf:"
 @Parameter(name="*")
 @dataclass(frozen=True, slots=True)
 class OwnCode:
-    """For one's own code (train.py:make_step)."""
+    """For your own code (train.py:make_step)."""
 
     batch: Annotated[str | None, Parameter(metavar="SAMPLES")] = None
     """Own code: samples per step on each GPU, or auto for the largest batch that fits (fit) or the fastest (plan)."""
@@ -77,7 +77,7 @@ def is_target(text: str) -> bool:
 
 
 def refuse_own(code: OwnCode) -> None:
-    """Raises InputError when an option for one's own code is given with a model of the catalogue."""
+    """Raises InputError when an option for own code is given with a catalogue model."""
     for name in given(code, NO_CODE):
         other = {"batch": "--micro-batch or --global-batch"}.get(name)
         raise InputError(
@@ -96,7 +96,7 @@ def refuse_arguments(arguments: Sequence[str]) -> None:
 
 
 def refuse_layout(training: Training, fixed: LayoutOptions) -> None:
-    """Raises InputError when an option for models of the catalogue is given with one's own code."""
+    """Raises InputError when an option for catalogue models is given with own code."""
     taken = {"seq", *(o.name or field for field, o in OPTIONS.items() if o.own_code)}
     names = [f for f in {**given(training, LEFT_OPEN), **given(fixed, NOTHING_FIXED)} if f not in taken]
     if names:

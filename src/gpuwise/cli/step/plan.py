@@ -1,4 +1,4 @@
-"""``gpuwise plan`` on one's own code."""
+"""``gpuwise plan`` on own code."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ def _cards(frame: Frame, width: int, paint: Paint) -> Iterator[str]:
     for card in frame.cards:
         if card.sample.state is not State.OK:
             state = card.sample.state.value
-            # a card that is lost from the start has not told its name
+            # a card that is lost from the start has not reported its name
             name = UNKNOWN if card.identity.name == state else card.identity.name
             head = _row(columns[:2], [str(card.number), name], width)
             yield paint.of(Severity.FAULT, _clip(f"{head} {state}: {card.sample.error or 'no reason given'}", width))

@@ -147,7 +147,7 @@ def _pause(stop: threading.Event, began_s: float, interval_s: float) -> None:
 
 
 def _tell(notices: tuple[str, ...], before: tuple[str, ...], replayed: bool) -> tuple[str, ...]:
-    """New notices on stderr, once each while they last; counts in them may change without being told again."""
+    """New notices on stderr, once each while they last; counts in them may change without being repeated."""
     if replayed:
         return before
     kinds = tuple(_kind(n) for n in notices)

@@ -59,7 +59,7 @@ def show(result: Result, patch: Patch, script: str, config: Path | None, worth: 
     if patch.text:
         out.print()
         out.print(f"In the script ({', '.join(patch.covers)})", style="bold")
-        # as it is: a diff that is wrapped is none
+        # as it is: a wrapped diff is invalid
         sys.stdout.write(patch.text)
     _by_hand(out, result, patch)
     if config is not None:

@@ -111,7 +111,7 @@ MORE = "; a checkout scores more: python -m studies.validate"
 
 
 def _folder(data: Path | None) -> Path:
-    """The folder to score. Raises InputError when it is none."""
+    """The folder to score. Raises InputError if it is not one."""
     from gpuwise.errors import InputError
 
     if data is None:

@@ -1,4 +1,4 @@
-"""What one multiprocessor holds, by CUDA compute capability. The table is ``data/hardware/sm_limits.csv``."""
+"""Limits of one multiprocessor, by CUDA compute capability. The table is ``data/hardware/sm_limits.csv``."""
 
 from __future__ import annotations
 

@@ -412,8 +412,8 @@ class Architecture:
     notes: tuple[str, ...] = ()
     """What the reader assumed or left out."""
     open_log_sigma: float = 0.0
-    """What dimensions that nobody described leave open of a token's time: standard deviation of its logarithm, in addition to
-    that of the prediction."""
+    """Uncertainty of a token's time from unknown dimensions: standard deviation of its logarithm, in addition to that of the
+    prediction."""
 
     @property
     def assumption(self) -> str:

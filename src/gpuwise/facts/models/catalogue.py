@@ -116,8 +116,8 @@ def find_model(text: str) -> Architecture:
 
 
 def find_model_to_run(text: str) -> Architecture:
-    """:func:`find_model` for a question about running it locally, where the size in a name that nobody knows (``Tess-4-27B``)
-    says most: such a name is a decoder of that size, with a note and a wide interval. Raises as :func:`find_model`."""
+    """:func:`find_model` for a question about running it locally, if the size in an unknown name (``Tess-4-27B``) is enough:
+    such a name is a decoder of that size, with a note and a wide interval. Raises as :func:`find_model`."""
     try:
         return find_model(text)
     except UnknownNameError:

@@ -48,7 +48,7 @@ def architecture_of_checkpoint(path: Path, *, name: str = "") -> Architecture | 
     try:
         arch = read_model_config(config) if config.is_file() else None
     except FieldError:
-        arch = None  # of a kind that nobody described
+        arch = None  # of an undescribed kind
     described = arch is not None and not any("is not known here" in note for note in arch.notes)
     if arch is None or not described:
         arch = _by_tensors(sizes, _config(config), str(path), arch)

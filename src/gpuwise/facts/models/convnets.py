@@ -1,4 +1,4 @@
-"""Residual networks of convolutions: the dimensions that describe them."""
+"""Residual CNNs: the dimensions that describe them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Training runs whose time somebody published, to stand beside a plan for the same model: ``known_runs.csv``."""
+"""Training runs with published times, shown beside a plan for the same model: ``known_runs.csv``."""
 
 from __future__ import annotations
 

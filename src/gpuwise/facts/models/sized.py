@@ -1,4 +1,4 @@
-"""A model that nobody has described, by the size in its name (``Fara1.5-9B``, ``Tess-4-35B-A3B``).
+"""A model without a description, by the size in its name (``Fara1.5-9B``, ``Tess-4-35B-A3B``).
 
 The closest plain decoder of the catalogue stands for it, with as many layers (or, of a mixture, experts) as make its size that
 of the name. Bytes of weights follow the name's rounding; caches and the number of kernels are those of the stand-in.

@@ -96,7 +96,7 @@ def _of_groups(part: Config) -> str | None:
 
 
 def check_agrees(arch: Architecture, asked: str, fits: Iterable[str]) -> None:
-    """Raises InputError where the model is stored in a format, and ``asked`` is none of those that ``fits`` it."""
+    """Raises InputError if the model is stored in a format, and ``asked`` has no format that ``fits`` it."""
     if arch.stored_format is not None and arch.stored_format not in fits:
         raise InputError(
             f"the model's name or config has {arch.stored_format} weights, and --weights {asked}",

@@ -1,1 +1,1 @@
-"""What accelerators cost to rent and to buy, and what providers charge beside them."""
+"""Prices of renting and buying accelerators, and of storage and egress."""

@@ -33,7 +33,7 @@ class Notebook:
     usd_per_hour: float | None
     """Credits or compute units used per hour of this session, in dollars at the plan's own rate; None if nothing is counted."""
     included_usd: float | None
-    """Credits a month the fee (or the free plan) comes with; None when the plan counts none."""
+    """Monthly credits included in the fee (or the free plan); None if the plan does not count credits."""
     guaranteed: bool
     """The accelerator is promised, not given out as available."""
     host_memory_gb: float | None

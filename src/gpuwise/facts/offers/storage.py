@@ -1,4 +1,4 @@
-"""What storing data and taking it away cost at a provider. The table is ``data/storage.csv``."""
+"""Prices of storage and egress at providers. The table is ``data/storage.csv``."""
 
 from __future__ import annotations
 

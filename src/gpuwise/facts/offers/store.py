@@ -1,10 +1,10 @@
-"""A person's own prices and what feeds brought: dated files that are added to and never overwritten.
+"""The user's own prices and those of feeds: dated files that are never overwritten.
 
     $GPUWISE_HOME/prices/own-acme/2026-11-21.csv        a contract that was imported
     $GPUWISE_HOME/prices/skypilot-aws/2026-11-21.csv    what a feed listed on that day
 
-A file is written whole or not at all, so a killed process loses nothing. The newest file of a feed is what
-it offers today and the older ones are its history; of a person's own files all count.
+A file is written whole or not at all, so a killed process loses nothing. The newest file of a feed has today's offers and the
+older ones are its history; of the user's own files all count.
 """
 
 from __future__ import annotations

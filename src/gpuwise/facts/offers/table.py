@@ -1,6 +1,6 @@
-"""The table of offers: what a row is, how it is read and how it is written.
+"""The table of offers: rows, reader and writer.
 
-The shipped table, a person's own prices and what a feed brought are all files of this one format.
+The shipped table, the user's own prices and feeds all use this format.
 """
 
 from __future__ import annotations

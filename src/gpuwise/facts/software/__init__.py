@@ -1,1 +1,1 @@
-"""What software runs on which device and driver."""
+"""Software support by device and driver."""

@@ -1,4 +1,4 @@
-"""Which PyTorch wheel runs on which driver and card, and what a card asks of its driver.
+"""PyTorch wheels by driver and card, and the driver required by a card.
 
 Three CUDA numbers live on one machine and only their families may be compared: the one a wheel was built with, the newest
 one the driver runs, and the toolkit's. A wheel runs when the driver is at least that of its CUDA family (minor version

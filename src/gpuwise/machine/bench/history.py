@@ -1,4 +1,4 @@
-"""What the records hold of each device: the newest value of each measurement beside the middle of all and what is expected."""
+"""Contents of the records for each device: the newest value of each measurement beside the median of all and the expected one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is measured: the processor, and every GPU that PyTorch reaches, each with its entry in the catalogue."""
+"""Devices to measure: the processor, and every GPU that PyTorch reaches, each with its entry in the catalogue."""
 
 # pyright: basic
 from __future__ import annotations
@@ -151,8 +151,8 @@ def _gpu(index: int, properties: Any, identities: list[tuple[Devices, Identity]]
 
 
 def accelerator_named(name: str, memory_bytes: float | None, capability: tuple[int, int] | None = None) -> Accelerator | None:
-    """The catalogue's entry for a driver's name, by memory and compute capability where the name fits several; None when
-    it has none that agrees."""
+    """The catalogue's entry for a driver's name, by memory and compute capability where the name fits several; None without a
+    match."""
     from gpuwise.facts.hardware.accelerators import accelerators
     from gpuwise.facts.hardware.naming import find_accelerator
 

@@ -39,7 +39,7 @@ def generations_here(machine: Machine) -> tuple[Generation, ...]:
 
 
 def branch_for(machine: Machine) -> int:
-    """The driver branch to install: the oldest of those that the cards here need, so that every card keeps working."""
+    """The driver branch to install: the oldest that any card here needs, so that every card keeps working."""
     from gpuwise.facts.software.compatibility import generations
 
     known = generations().values()

@@ -57,8 +57,8 @@ class BatchPoint(Generic[M]):
 
 @dataclass(frozen=True, slots=True)
 class BatchSearch(Generic[M]):
-    """``points`` are sorted by batch. ``largest`` is the largest that fits easily (without cached memory given back), 0 when
-    not even one sample does; ``fastest`` has the highest rate of those that fit, ``knee`` is the smallest with 95 % of it;
+    """``points`` are sorted by batch. ``largest`` is the largest that fits easily (without returning cached memory), 0 when
+    not even one sample does; ``fastest`` has the highest rate among fitting batches, ``knee`` is the smallest with 95 % of it;
     both are None without predicted times."""
 
     largest: int

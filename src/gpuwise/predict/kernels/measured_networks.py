@@ -6,15 +6,15 @@ For one launch of a row with FLOP ``F``, bytes moved ``Q`` and ``k`` kernels, on
     t = F p / (P a_P e n/(n + n_0) d/(d + d_0) c s) + F / (V v) + Q (1 - h) / (B a_B b) + t_l + k l
     h = min(c_2 L2 / Q, 0.9)
 
-The first term is of convolutions, the second of depthwise ones; arithmetic and traffic add up (fitted as a power of the
-two's powers, the exponent ran to 1). ``p`` is the padding of the channels to 16 bytes, ``n`` the channels out of a group,
-``d`` what a place sums over, ``a_P`` and ``a_B`` factors of the card (or its architecture), ``c`` the clock held under the
-power limit (:mod:`gpuwise.predict.kernels.clock`), ``e`` and ``b`` what a kind of kernel reaches (:data:`KINDS`), ``s`` how
-channels-last images, the compiler, groups whose width is no power of two or libraries before torch 2 change it, ``h`` the share
-that the last-level cache still holds from the operation before. ``t_l`` is the change of layout of a convolution whose images
-are not channels-last: its tensors read and written once more, in part; wholly where nobody measured it on the card's
-architecture, as kernels for data-centre cards want channels-last images (NVIDIA, Tensor Layouts In Memory: NCHW vs NHWC).
-Constants: ``coefficients/captured_kernels.json``.
+The first term is of convolutions, the second of depthwise ones; arithmetic and traffic add up (fitted as a power of the two's
+powers, the exponent ran to 1). ``p`` is the padding of the channels to 16 bytes, ``n`` the channels out of a group, ``d`` what
+a place sums over, ``a_P`` and ``a_B`` factors of the card (or its architecture), ``c`` the clock held under the power limit
+(:mod:`gpuwise.predict.kernels.clock`), ``e`` and ``b`` what a kind of kernel reaches (:data:`KINDS`), ``s`` how channels-last
+images, the compiler, groups whose width is no power of two or libraries before torch 2 change it, ``h`` the share that the
+last-level cache still holds from the operation before. ``t_l`` is the change of layout of a convolution whose images are not
+channels-last: its tensors read and written once more, in part; in full if it was not measured on the card's architecture, as
+kernels for data-centre cards want channels-last images (NVIDIA, Tensor Layouts In Memory: NCHW vs NHWC). Constants:
+``coefficients/captured_kernels.json``.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ COMMUNICATOR_SCHEMA = {
 }
 CUDA_OF_LARGER_CONTEXTS = 13
 FOREIGN_VENDORS = ("AMD", "Intel", "Apple", "Google", "AWS")
-"""Vendors whose runtimes also allocate outside torch, without published figures."""
+"""Vendors whose runtimes also allocate non-PyTorch memory, without published figures."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -98,7 +98,7 @@ def _rent(name: str) -> str:
 
     try:
         return f"{typical_price_usd_per_hour(name).median:.2f}"
-    except (DataError, UnpredictableError):  # damaged prices of one's own: `gpuwise prices` names the file
+    except (DataError, UnpredictableError):  # damaged own prices: `gpuwise prices` names the file
         return "-"
 
 
@@ -166,7 +166,7 @@ def _offers(name: str) -> Iterator[Section]:
 
     try:
         offers = offers_for(name)
-    except DataError:  # damaged prices of one's own: `gpuwise prices` names the file
+    except DataError:  # damaged own prices: `gpuwise prices` names the file
         offers = ()
     rows = [
         Row(

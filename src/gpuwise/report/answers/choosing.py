@@ -36,7 +36,7 @@ from gpuwise.units import format_bytes, format_number, format_usd
 PICK, COMPARE = PARTS["pick"], PARTS["compare"]
 WAYS = {"rent": "rent", "buy": "buy", "notebook": "notebook"}
 NAMED = 3
-"""Examples of those that were left out for one reason."""
+"""Number of examples of exclusions for one reason."""
 MARKS = {
     "4": "done with a change (4-bit weights, lighter states)",
     "p": "software partial or unknown",

@@ -21,7 +21,7 @@ RESOURCES = (
 
 
 def doctor(document: Mapping[str, Any]) -> list[str]:
-    """Findings, worst first, each with what mends it."""
+    """Findings, worst first, each with its fix."""
     d = At(document)
     good = not d["findings"]
     verdict, summary = (escape(capital(d[key].text)) for key in ("verdict", "summary"))

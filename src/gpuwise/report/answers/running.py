@@ -1,4 +1,4 @@
-"""A model on one's own device: which format fits, how fast it writes, how long a context, what starts it."""
+"""A model on your own device: which format fits, how fast it generates, how long a context, and the commands that start it."""
 
 from __future__ import annotations
 

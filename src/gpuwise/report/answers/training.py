@@ -75,8 +75,7 @@ def fit_answer(document: Mapping[str, Any]) -> Answer:
 
 
 def held(place: At, limit: float) -> At:
-    """Its memory on a GPU with ``limit`` bytes: with the allocator's usual slack, or what it needs at the least where only that
-    fits."""
+    """Its memory on a GPU with ``limit`` bytes: with the allocator's usual slack, or its minimum if only that fits."""
     return place["needed_bytes"] if is_tight(place, limit) else place["memory_bytes"]
 
 

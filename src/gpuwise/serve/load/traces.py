@@ -1,7 +1,7 @@
 """Recorded requests: Azure's and plain CSV, Mooncake's JSON lines with block hashes, ShareGPT's conversations.
 
 =========  ======================================================================  =============================
-format     told by                                                                 prompts share
+format     known by                                                                prompts share
 =========  ======================================================================  =============================
 Azure      CSV with TIMESTAMP, ContextTokens, GeneratedTokens                       unknown
 plain      CSV with arrival_s, input_tokens, output_tokens [, hash_ids]              hash_ids, where given

@@ -77,7 +77,7 @@ BIAS = 1.15
 
 def known_error(arch: Architecture, accelerator: Accelerator, engine: str) -> str | None:
     """Note on the known error: no run of such a model by the engine on the accelerator was compared with the prediction, or
-    the error of those that were (of the same model, if any). None if they agree, and for engines without such a comparison."""
+    the error of the compared ones (of the same model, if any). None if they agree, and for engines without such a comparison."""
     of_engine: dict[str, dict[str, list[Any]]] | None = load_json("load")["checked"].get(engine)
     if of_engine is None:
         return None

@@ -1,8 +1,8 @@
 """Number of key-value cache blocks that an engine allocates at start.
 
-    pool = share total - weights - activations - outside torch - graphs (where its version counts them)      vLLM
-    pool = share total - weights - outside torch                                                              SGLang
-    pool = share (total - weights - activations - outside torch - graphs)                                     TensorRT-LLM
+    pool = share total - weights - activations - non-PyTorch - graphs (where its version counts them)      vLLM
+    pool = share total - weights - non-PyTorch                                                              SGLang
+    pool = share (total - weights - activations - non-PyTorch - graphs)                                     TensorRT-LLM
 
 ``activations`` is the peak of the engine's own profiling run: the sampler's logits of the maximum number of sequences, in fp32
 with their copies, or the layers' buffers for a whole batch of prompt tokens, whichever is more; vLLM 0.19 logged both parts of

@@ -156,7 +156,7 @@ def _failure(error: BaseException) -> ScriptEnd:
     name = type(error).__name__
     try:
         whole = str(error)
-    except Exception:  # noqa: BLE001 - a message that cannot be made is none
+    except Exception:  # noqa: BLE001 - a message that cannot be built is empty
         whole = ""
     memory = isinstance(error, MemoryError) or any(t in f"{name} {whole}" for t in _OUT_OF_MEMORY)
     text = message_line(whole)

@@ -191,7 +191,7 @@ def _without(steps: Sequence[Step], numbers: Sequence[int]) -> Sequence[Step]:
 
 
 def _paused_steps(steps: Sequence[Step], queue_s: float = 0.0) -> tuple[list[int], list[int]]:
-    """Numbers of the steps with a pause, and of those that wait for a loader.
+    """Numbers of the steps with a pause, and of steps that wait for a loader.
 
     They are ``PAUSE`` times as long as the usual one and differ in content: additional passes of a model or batches, or
     repeatedly the same long time outside the phases, beyond the uncertainty of ``queue_s`` (the mean delay by other programs).

@@ -84,7 +84,8 @@ def without_tail(steps: Steps, trace: Trace, timed: Sequence[Step]) -> Steps:
 
 def find_steps(trace: Trace, optimizers: Sequence[int] = ()) -> Steps:
     """Steps from ``ProfilerStep#`` ranges if there are any, else from one optimizer step's end to the next. ``optimizers`` are
-    the numbers of those that stepped, in order, if a watch reported them: two of one class have the same name in a trace.
+    the numbers of the optimizers that stepped, in order, if a watch reported them: two of one class have the same name in a
+    trace.
 
     The first window of optimizer steps is dropped, as the trace begins inside it.
     """

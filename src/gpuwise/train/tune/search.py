@@ -449,7 +449,7 @@ class Search:
         return tried("kept", f"{gain.ratio:.2f}x", gain=gain, parity=verdict, extra_s=extra_s)
 
     def _settle(self, candidates: list[Candidate], tried: list[CandidateResult], facts: Facts, before: Trial, gate: Gate) -> None:
-        """More pairs of the levers nearest to being kept, if none is, and then of those that had no time, within the minutes
+        """More pairs of the levers nearest to being kept, if none is, and then of levers that had no time, within the minutes
         reserved for all levers together."""
         self._tries_until_s = self._ends_s
         near = [at for at, t in enumerate(tried) if t.result == "undecided" and t.gain and t.gain.ratio > LEAST_GAIN]

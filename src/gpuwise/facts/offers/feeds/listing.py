@@ -143,7 +143,7 @@ def clean(text: str) -> str:
 
 
 def by_offer(offers: Iterable[Offer]) -> Mapping[tuple[str, str, str, int], Offer]:
-    """Offers by what they are for; of several regions the cheapest."""
+    """Offers by their subject; of several regions the cheapest."""
     by_key: dict[tuple[str, str, str, int], Offer] = {}
     for offer in offers:
         key = (offer.provider, offer.instance, offer.accelerator_id, offer.count)

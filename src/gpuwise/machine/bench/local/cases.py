@@ -1,4 +1,4 @@
-"""What ``gpuwise validate --local`` runs: a model, a batch and a setting, read from ``cases.toml``."""
+"""Cases of ``gpuwise validate --local``: a model, a batch and a setting, read from ``cases.toml``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What AMD's own library answers: its status codes and the forms of its answers, in our words and units.
+"""Status codes and answers of AMD's own library, converted to our names and units.
 
 From amdsmi.h and amdsmi_interface.py of ROCm 6.3 and 7.0. ``"N/A"``, the largest number and an empty text mean that a reading
 is not offered.

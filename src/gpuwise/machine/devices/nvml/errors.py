@@ -1,4 +1,4 @@
-"""NVML's return codes: the error each one is, and the reason it gives for a missing reading."""
+"""NVML's return codes: the error for each, and the reason for a missing reading."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def is_out_of_reach(code: int) -> bool:
 
 
 def opening_error(code: int, detail: str = "") -> DeviceError:
-    """Why the library could not be started."""
+    """Reason why the library could not be started."""
     more = f": {detail}" if detail else ""
     if code == LIBRARY_NOT_FOUND:
         return NoDriverError(

@@ -188,7 +188,7 @@ def ask_cupy() -> None:
 
 
 def ask_libraries(names: Iterable[str]) -> None:
-    """Import each after torch; one that raises is told, and the others are tried."""
+    """Import each after torch; one that raises is reported, and the others are tried."""
     began_s = time.monotonic()
     importlib.import_module("torch")
     for name in names:

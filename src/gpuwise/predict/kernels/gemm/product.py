@@ -96,8 +96,8 @@ def never_below_half_the_batch(seconds: Callable[[F64, F64, F64, F64], F64], m: 
     """``seconds(m, n, k, batch)`` [R], and for a batch never less than half of it takes, or half of that, down to one.
 
     The correction sees a batch as rows; where the device is not full yet its steps would make more work shorter. The physical
-    time grows with the batch and the correction moves it by exp(0.9) at most, so that parts exp(1.8) times shorter than the
-    whole have none that are longer.
+    time grows with the batch and the correction moves it by exp(0.9) at most, so parts exp(1.8) times shorter than the whole
+    need no check.
     """
     time = seconds(m, n, k, batch)
     rows, part = np.flatnonzero(batch > 1.0), batch[batch > 1.0]

@@ -121,7 +121,7 @@ class Pools:
         """Key of the best free block, taken out of the lists; 0 if no block will do.
 
         Best fit by (size, address). A block that can grow counts as large as it can grow. Below ``max_split_size`` no block
-        of that size or more is taken; from there on, none that is too much larger than the request.
+        of that size or more is taken; from there on, no block that is too much larger than the request.
         """
         keys = self.free[pool]
         if self.settings.gc_active:

@@ -14,8 +14,8 @@ from gpuwise.train.profile.verdict import NAMED_IN_CROWD
 from gpuwise.units import format_duration
 
 LEAST_GAPS, LEAST_SMALL = 0.1, 0.2
-"""Minimum shares of the step between short operations to report, without and with the dispatch of those that are little more
-than it. Rules of this project."""
+"""Minimum shares of the step between short operations to report, without and with the dispatch of operations that are little
+more than it. Rules of this project."""
 
 
 def syncs(data: ProfileData) -> Finding | None:

@@ -83,7 +83,7 @@ def unfused_optimizer(data: ProfileData) -> Finding | None:
 
 
 def _lists(data: ProfileData) -> Ints:
-    """Rows of elementwise operations on lists of tensors, outside of torch's optimizers: a library's own updates."""
+    """Rows of elementwise operations on lists of tensors, other than in torch's optimizers: a library's own updates."""
     assert data.trace is not None
     rows = data.rows(OP_CATEGORIES, lambda n: n.startswith("aten::_foreach_") and family("op", n) == ELEMENTWISE)
     return rows[~inside(data.trace.start_s[rows], data.annotated("Optimizer."))]
