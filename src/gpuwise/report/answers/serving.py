@@ -34,7 +34,8 @@ from gpuwise.units import format_bytes, format_duration, format_number, format_u
 TITLES = PARTS["capacity"]
 OTHER = "the model answers otherwise"
 WEAK_GAIN, GAIN_STEP = 0.1, 5
-"""A change by less is "as much"; gains are simulated, and rounded to so many per cent."""
+"""A change by less is "as much": it is the chance of so few requests (600 and 4,800 differ by up to 18 points:
+benchmarks/records/serving/capacity_2026-11-27e.md). Gains are rounded to so many per cent."""
 LEAST_SHARE = 0.005
 PERCENTILES = ("p50", "p90", "p95", "p99", "mean")
 
