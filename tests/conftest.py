@@ -235,6 +235,12 @@ def _no_home_of_a_developer(_home_of_the_session: Path) -> Iterator[None]:
         yield
 
 
+@pytest.fixture(autouse=True)
+def _no_check_by_a_fake_driver() -> None:
+    """Lightning sets it where it is imported: torch then counts the GPUs of a fake driver library that another test loaded."""
+    os.environ.pop("PYTORCH_NVML_BASED_CUDA_CHECK", None)
+
+
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty ``$GPUWISE_HOME`` for one test."""

@@ -323,7 +323,7 @@ def test_a_stack_that_has_what_was_asked_for(asked: dict[str, int | str | bool],
     """The last one is in none: the usual stack stays, and its refusal says why."""
     found, why = default_stack(ARCH, find_cluster("8xH100-SXM"), fine_tuning=False, options=asked)
     assert found == stack
-    assert ("asked" in why) == (stack != "megatron-core")
+    assert ("requested" in why) == (stack != "megatron-core")
 
 
 @pytest.mark.parametrize(

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuwise.cli.op.view import document as op_document
 from gpuwise.errors import GpuwiseError
 from gpuwise.facts.hardware.accelerators import accelerators
 from gpuwise.plan import one_op
+from gpuwise.plan.op_document import document as op_document
 
 _DEVICES = st.sampled_from(sorted(accelerators()))
 _POWERS = st.integers(0, 14).map(lambda n: 2**n)

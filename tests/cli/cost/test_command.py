@@ -142,4 +142,4 @@ def test_a_pc_at_home_is_no_server(gpuwise) -> None:
 def test_one_gpu_pays_for_itself(gpuwise) -> None:
     out = gpuwise("cost", "--on", "4090", "--hours", "300/month", "--simple").out
     assert "after 14" in out and "1 owned GPU" in out and "owning wins" in out
-    assert "unpublished" not in out and "leaves electricity out" in out
+    assert "unpublished" not in out and "excludes electricity" in out

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import re
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -220,9 +221,16 @@ def test_offline_and_known_names_ask_nothing(server: Server, strange: Path, monk
 
 def test_a_name_server_that_hangs_is_not_waited_for(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hub, "SECONDS", 0.2)
-    monkeypatch.setattr("socket.getaddrinfo", lambda *_, **__: time.sleep(20))
+    over = threading.Event()
+
+    def hangs(*_: object, **__: object) -> None:
+        over.wait(20.0)
+        raise socket.gaierror("no answer")
+
+    monkeypatch.setattr("socket.getaddrinfo", hangs)
     begin = time.monotonic()
     with pytest.raises(UnknownNameError) as error:
         find_model("someone/strange-v9")
     assert time.monotonic() - begin < 5.0
     assert "did not answer within" in (error.value.hint or "")
+    over.set()

@@ -25,7 +25,7 @@ from typing import IO, Any, cast
 from gpuwise.errors import FileError, GpuwiseError, InputError
 from gpuwise.facts.models.gguf import header_length
 from gpuwise.facts.models.safetensors import INDEX, MOST_HEADER, SIZE_SUFFIX
-from gpuwise.files import MIB, write_whole
+from gpuwise.files import MIB, read_text, write_whole
 
 SECONDS = 5.0
 """For all that is asked of one model; then what is known without the Hub answers."""
@@ -116,7 +116,7 @@ def _kept(folder: Path, quant: str | None) -> Path | None:
 
 
 def _one_gguf(folder: Path) -> Path | None:
-    named = (folder / "complete").read_text().strip()
+    named = read_text(folder / "complete").strip()
     path = folder / Path(named).name
     return path if named and path.is_file() else None
 
@@ -298,8 +298,8 @@ def _authorization() -> dict[str, str]:
         home = os.environ.get("HF_HOME") or "~/.cache/huggingface"
         path = Path(os.environ.get("HF_TOKEN_PATH") or Path(home) / "token").expanduser()
         try:
-            token = path.read_text(encoding="utf-8") if path.is_file() and path.stat().st_size < 4096 else ""
-        except (OSError, UnicodeDecodeError):
+            token = read_text(path, most=4096) if path.is_file() else ""
+        except FileError:
             token = ""
     token = token.strip()
     return {"Authorization": f"Bearer {token}"} if token and token.isprintable() else {}

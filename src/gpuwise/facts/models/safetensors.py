@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import BinaryIO, cast
 
 from gpuwise.errors import FileError
-from gpuwise.files import MIB, open_file, parse_json, read_json
+from gpuwise.files import MIB, open_file, parse_json, read_json, read_text
 
 BITS = {
     **dict.fromkeys(("F64", "I64", "U64", "C64"), 64),
@@ -53,7 +53,7 @@ def whole_size(path: Path) -> int:
     """Bytes of the file that ``path`` is, or is the fetched header of."""
     beside = path.with_name(path.name + SIZE_SUFFIX)
     if beside.is_file():
-        text = beside.read_text().strip()
+        text = read_text(beside, most=MIB).strip()
         if text.isdigit():
             return int(text)
     return path.stat().st_size

@@ -80,7 +80,7 @@ PARTS: Mapping[str, Mapping[str, str]] = {
     "validate": {
         "sources": "By source",
         "gpus": "By source and GPU",
-        "left-out": "Left out, and why",
+        "left-out": "What is left out and why",
         "each-rank": "Each rank: seconds of a step, its own work and what it waits for",
         "collectives": "Collectives of a step",
     },
