@@ -68,10 +68,14 @@ CALLS: dict[str, list[tuple[str, ...]]] = {
         ("plan", "llama-3.1-405b", "--on", "4090", "--tokens", "1B"),
     ],
     "fit": [
+        ("fit", "gpt2", "--on", "4090", "--for", "train"),
+        ("fit", "llama-3.1-8b", "--on", "4090", "--for", "train"),
+        ("fit", "llama-3.1-8b", "--on", "4090", "--qlora"),
+        ("fit", "mixtral-8x7b", "--on", "8xH100-SXM", "--for", "train"),
         ("fit", "gpt2", "--on", "4090"),
         ("fit", "llama-3.1-8b", "--on", "4090"),
-        ("fit", "llama-3.1-8b", "--on", "4090", "--qlora"),
         ("fit", "mixtral-8x7b", "--on", "8xH100-SXM"),
+        ("fit", "llama-3.1-8b", "--on", "3060", "--for", "run"),
     ],
     "fit own code": [
         ("fit", GPT, "--on", "4090", *SMALL),

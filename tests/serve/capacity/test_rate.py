@@ -283,7 +283,7 @@ def test_another_accelerator_is_split_as_it_needs() -> None:
     found = {c.name: c for c in changes(one, SHORT, parse_targets("ttft_p95=2s"), 1.0)}
     assert (found["B200 SXM, one GPU each"].rate_per_s or 0.0) > (found["H100 SXM5 80GB, TP 2 each"].rate_per_s or 0.0) > 0.0
     assert not any("does not fit" in c.why for c in found.values())
-    assert found["B200 SXM, one GPU each"].gain_words.startswith("about +")
+    assert (found["B200 SXM, one GPU each"].gain or 0.0) > 0.1
 
 
 def test_a_target_nobody_meets_gives_the_nearest_miss() -> None:

@@ -403,6 +403,8 @@ def _drawn(d: At, names: list[str]) -> Iterator[Picture]:
 
 def _rooflines(rows: Mapping[str, At], names: list[str]) -> Iterator[Picture]:
     """Attainable FLOP/s = min(peak, FLOP a byte x bandwidth) of the data sheets; a dot: reached in long runs."""
+    if "bandwidth" not in rows:
+        return
     bandwidth = rows["bandwidth"]["cells"]
 
     def known(dtype: str) -> bool:
