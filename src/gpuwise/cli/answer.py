@@ -329,12 +329,13 @@ def _stack(block: Stack, width: int, rows: int | None) -> Iterator[RenderableTyp
 
 def _chart(block: Chart) -> Iterator[RenderableType]:
     """A row of bars for each line, with its ends in words."""
+    drawn = [(line.name, [y for _, y in line.points]) for line in block.lines if line.points]
+    rows = [(name, spark(ys), f"{block.y.words(ys[0])} to {block.y.words(ys[-1])}") for name, ys in drawn]
     table = grid(3)
-    for line in block.lines:
-        values = [y for _, y in line.points]
-        if values:
-            ends = f"{block.y.words(values[0])} to {block.y.words(values[-1])}"
-            table.add_row(line.name, spark(values), _text(ends, "dim"))
+    for column in (1, 2):  # names break where it is narrow, bars and ends do not
+        table.columns[column].min_width = max((len(row[column]) for row in rows), default=0)
+    for name, bars, ends in rows:
+        table.add_row(name, bars, _text(ends, "dim"))
     xs = [x for line in block.lines for x, _ in line.points]
     if xs:
         yield table
@@ -347,7 +348,7 @@ def _sentences(rows: int | None) -> int | None:
     return None if rows is None else max(rows - 2, 1)
 
 
-SPARKS = 30
+SPARKS = 24
 """Characters of a row of bars, at most."""
 
 
