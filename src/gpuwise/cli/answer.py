@@ -348,7 +348,7 @@ def _sentences(rows: int | None) -> int | None:
     return None if rows is None else max(rows - 2, 1)
 
 
-SPARKS = 24
+SPARKS = 20
 """Characters of a row of bars, at most."""
 
 
