@@ -332,8 +332,8 @@ def _chart(block: Chart) -> Iterator[RenderableType]:
     drawn = [(line.name, [y for _, y in line.points]) for line in block.lines if line.points]
     rows = [(name, spark(ys), f"{block.y.words(ys[0])} to {block.y.words(ys[-1])}") for name, ys in drawn]
     table = grid(3)
-    for column in (1, 2):  # names break where it is narrow, bars and ends do not
-        table.columns[column].min_width = max((len(row[column]) for row in rows), default=0)
+    for column in table.columns[1:]:  # names break where it is narrow
+        column.no_wrap = True
     for name, bars, ends in rows:
         table.add_row(name, bars, _text(ends, "dim"))
     xs = [x for line in block.lines for x, _ in line.points]
