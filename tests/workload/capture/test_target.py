@@ -202,6 +202,7 @@ def test_settings_are_values() -> None:
 
 def test_words_that_are_targets() -> None:
     assert all(map(is_target, ["train.py", "train.py:f", "package.module:make_step", "/a/b.py:C.d"]))
+    assert not any(map(is_target, ["someone/model-GGUF:Q4_K_M", "qwen3:q4_K_M", "org/model:UD-IQ2_XXS", "org/model:bf16"]))
     assert not any(map(is_target, ["llama-3.1-8b", "gpt2", "meta-llama/Llama-3", "8xH100-SXM"]))
 
 
