@@ -10,6 +10,7 @@ from gpuwise.serve.engines.engine import (
     DEFAULT_ENGINE,
     ENGINES,
     LOCAL_ENGINE,
+    Engine,
     EngineConfig,
     Start,
     check_formats,
@@ -40,10 +41,7 @@ def commands(run: LocalRun) -> Iterator[LocalCommand]:
     if weights is None:
         return
     engine = ENGINES[LOCAL_ENGINE]
-    at_once = engine.rules.tiers[0].tokens if engine.rules is not None else engine.prompt_batch
-    options = Settings(max_num_batched_tokens=at_once, max_num_seqs=1, prefix_caching=True)
-    start = Start(run.arch.id, run.arch, EngineConfig(engine.name, weights, pp=run.machine.n_devices), options, run.context)
-    words = engine.words(start)
+    words = _words(run, engine, weights)
     layers = 0 if run.machine.cluster is None else None if offload is None else offload.device_layers
     if layers is not None:
         words[words.index("--n-gpu-layers") + 1] = str(layers)
@@ -53,6 +51,14 @@ def commands(run: LocalRun) -> Iterator[LocalCommand]:
     yield from _of_the_same_file(run, words[words.index("--model") + 1], weights, layers)
     if held is not None and run.machine.cluster is not None and run.arch.stored_bytes is None:
         yield from _of_other_engines(run, held.bits)
+
+
+def _words(run: LocalRun, engine: Engine, weights: str) -> list[str]:
+    """The command of a program for one conversation at a time, the devices in turn."""
+    tokens = engine.rules.tiers[0].tokens if engine.rules is not None else engine.prompt_batch
+    options = Settings(max_num_batched_tokens=tokens, max_num_seqs=1, prefix_caching=True)
+    config = EngineConfig(engine.name, weights, pp=run.machine.n_devices)
+    return engine.words(Start(run.arch.id, run.arch, config, options, run.context))
 
 
 def _of_the_same_file(run: LocalRun, file: str, weights: str, layers: int | None) -> Iterator[LocalCommand]:
@@ -79,10 +85,7 @@ def _of_other_engines(run: LocalRun, bits: float) -> Iterator[LocalCommand]:
         if engine.streams:
             if cluster.n_accelerators > engine.in_turn:
                 continue
-            tokens = engine.rules.tiers[0].tokens if engine.rules is not None else engine.prompt_batch
-            options = Settings(max_num_batched_tokens=tokens, max_num_seqs=1, prefix_caching=True)
-            config = EngineConfig(engine.name, engine.by_bits[8 if bits > BOTH_BITS else 4], pp=cluster.n_accelerators)
-            yield LocalCommand(engine.title, tuple(engine.words(Start(run.arch.id, run.arch, config, options, run.context))))
+            yield LocalCommand(engine.title, tuple(_words(run, engine, engine.by_bits[8 if bits > BOTH_BITS else 4])))
         elif engine.name == DEFAULT_ENGINE and run.arch.published_experts is None:
             found = _serving(run, engine.name)
             if found is not None:

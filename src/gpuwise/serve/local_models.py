@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 
 from gpuwise.errors import UnpredictableError
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.predict.estimate import Estimate, to_document
 from gpuwise.serve.load.targets import READING_S
 from gpuwise.serve.local_machine import LocalMachine
-from gpuwise.serve.local_run import CLEAR, CONTEXT, Offload, format_fit, longest_context, names_of, offloaded
+from gpuwise.serve.local_run import CLEAR, CONTEXT, FormatFit, Offload, format_fit, longest_context, names_of, offloaded
 from gpuwise.units import format_bytes
 from gpuwise.workload.transformer.parameters import count_parameters
 
@@ -59,11 +59,13 @@ def size(arch: Architecture) -> float:
 
 def _fit(arch: Architecture, machine: LocalMachine, context: int) -> ModelFit | None:
     found: ModelFit | None = None
+    seen: list[FormatFit] = []
     try:
         for name in names_of(arch, None):
             fit = format_fit(arch, machine, name, context, reach=False)
             if fit.loss in CLEAR:
                 break
+            seen.append(fit)
             if not fit.memory.fits or fit.tokens_per_s is None:
                 continue
             fast = fit.tokens_per_s.expected >= 1 / READING_S
@@ -72,20 +74,18 @@ def _fit(arch: Architecture, machine: LocalMachine, context: int) -> ModelFit | 
             if fast:
                 break
         if found is not None:
-            longest = longest_context(arch, machine, found.weights)
-            return ModelFit(arch, found.group, found.weights, found.loss, found.memory_bytes, longest, found.tokens_per_s, None)
-        return _in_part(arch, machine, context)
+            return replace(found, longest_context=longest_context(arch, machine, found.weights))
+        return _in_part(arch, machine, context, seen)
     except UnpredictableError:
         return None
 
 
-def _in_part(arch: Architecture, machine: LocalMachine, context: int) -> ModelFit | None:
-    fits = [format_fit(arch, machine, name, context, reach=False) for name in names_of(arch, None)]
-    good = [f for f in fits if f.loss not in CLEAR]
+def _in_part(arch: Architecture, machine: LocalMachine, context: int, good: Sequence[FormatFit]) -> ModelFit | None:
+    """With a part in RAM in one of the ``good`` formats."""
     o = offloaded(arch, machine, context, good) if good else None
     if o is None:
         return None
-    fit = next(f for f in fits if f.weights == o.weights)
+    fit = next(f for f in good if f.weights == o.weights)
     group = PART if o.tokens_per_s.expected >= 1 / READING_S else SLOW
     return ModelFit(arch, group, o.weights, fit.loss, fit.memory.total * machine.n_devices, context, o.tokens_per_s, o)
 

@@ -21,11 +21,10 @@ from gpuwise.facts.hardware.cpus import Cpu
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.predict.coefficients import load_json
 from gpuwise.predict.estimate import Estimate
-from gpuwise.serve import streams
+from gpuwise.serve import processor, streams
 from gpuwise.serve.engines.engine import ENGINES, LOCAL_ENGINE
 from gpuwise.serve.formats import expert_bytes, expert_bytes_read, weight_bytes
 from gpuwise.serve.memory import ServingMemory
-from gpuwise.serve.processor import seconds_by_part as processor_parts
 from gpuwise.serve.streams import TokenWork, token_work
 from gpuwise.workload.transformer.parameters import count_parameters
 
@@ -118,9 +117,8 @@ def split_seconds(
     """Seconds of a token under the constants ``model``. Raises UnknownNameError for a format."""
     device, host = split_work(arch, weights, context, split)
     form = load_json(ENGINES[LOCAL_ENGINE].streams)["form"]
-    memory, compute, wait = processor_parts(model, cpu, host)
-    power, offload = model["overlap"], model["offload"]
-    host_s = (memory**power + compute**power) ** (1.0 / power) + wait
+    offload = model["offload"]
+    host_s = processor.overlapped(model, processor.seconds_by_part(model, cpu, host))
     crossings = 2 * (split.expert_layers or min(split.layers, 1))
     return SplitTime(
         streams.seconds_by_part(form, device, arch, accelerator, n_devices).total_s,

@@ -40,8 +40,8 @@ def token_time(cpu: Cpu, arch: Architecture, weights: str, *, context: float = 1
     if not all(1.0 <= size < float("inf") for size in (context, batch)):
         raise InputError("decoding needs a context and a batch of at least 1")
     model = load_json("processor_stream")
-    memory, compute, wait = seconds_by_part(model, cpu, token_work(arch, weights, context, round(batch)), batch)
-    total = (memory ** model["overlap"] + compute ** model["overlap"]) ** (1.0 / model["overlap"]) + wait
+    parts = seconds_by_part(model, cpu, token_work(arch, weights, context, round(batch)), batch)
+    total, (memory, compute, _) = overlapped(model, parts), parts
     basis = "fitted" if cpu.id in model["measured"] else "derived"
     time = Estimate.from_log_sigma(total, model["log_sigma"][_kind(model, cpu)], basis).widened(arch.open_log_sigma)
     return CpuTime(time, compute, memory, "fp32")
@@ -57,6 +57,12 @@ def seconds_by_part(model: dict[str, Any], cpu: Cpu, work: TokenWork, batch: flo
         peak = min(peak, _VECTOR * cores * cpu.allcore_hz)
     compute = batch * work.weights * model["flop_per_weight"]["half" if work.wide else "quantised"] / peak
     return memory, compute, work.launches * cores * model["wait_s"]
+
+
+def overlapped(model: dict[str, Any], parts: tuple[float, float, float]) -> float:
+    """Seconds of :func:`seconds_by_part` together."""
+    memory, compute, wait = parts
+    return (memory ** model["overlap"] + compute ** model["overlap"]) ** (1.0 / model["overlap"]) + wait
 
 
 def _kind(model: dict[str, Any], cpu: Cpu) -> str:

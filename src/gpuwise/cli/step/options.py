@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -56,9 +55,6 @@ class OwnCode:
 NO_CODE = OwnCode()
 
 
-GGUF_TYPE = re.compile(r"(ud-)?i?q\d\w*|bf16|f16|f32|mxfp4\w*", re.IGNORECASE)
-
-
 def is_own_code(text: str) -> bool:
     """Whether ``text`` names code, a Hugging Face configuration to build or a residual network, which is built as code, rather
     than a model of the catalogue."""
@@ -74,13 +70,16 @@ def _convnet(text: str) -> Any:
 
 def is_target(text: str) -> bool:
     """Whether a word on the command line names code rather than a model of the catalogue."""
+    if ":" not in text:
+        return text.endswith(".py")
+    from gpuwise.facts.models.names import GGUF_TYPE
+
     place, _, tail = text.rpartition(":")
-    place = place or text
-    if not place.endswith(".py") and GGUF_TYPE.fullmatch(tail):
+    if not place.endswith(".py") and GGUF_TYPE.fullmatch(tail.lower()):
         return False  # org/name:Q4_K_M is a repository's file of that format
-    if place.endswith(".py") or (":" in text and os.sep in place):
+    if (place or text).endswith(".py") or os.sep in place:
         return True
-    return ":" in text and all(part.isidentifier() for part in text.replace(":", ".").split("."))
+    return all(part.isidentifier() for part in text.replace(":", ".").split("."))
 
 
 def refuse_own(code: OwnCode) -> None:

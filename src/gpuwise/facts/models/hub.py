@@ -24,6 +24,7 @@ from typing import IO, Any, cast
 
 from gpuwise.errors import FileError, GpuwiseError, InputError
 from gpuwise.facts.models.gguf import header_length
+from gpuwise.facts.models.names import GGUF_TYPE
 from gpuwise.facts.models.safetensors import INDEX, MOST_HEADER, SIZE_SUFFIX
 from gpuwise.files import MIB, read_text, write_whole
 
@@ -35,6 +36,8 @@ USUAL_FILES = ("Q4_K_M", "UD-Q4_K_XL", "Q4_K_XL", "Q4_0", "MXFP4", "Q8_0")
 """Of several GGUF files the first that is there, as ``llama-server -hf`` chooses."""
 MOST_PARTS = 12
 """Files whose headers are asked for; of a model in more the index alone is read."""
+_PART = re.compile(r"-\d{5}-of-(\d{5})(?=\.gguf$)")
+"""In the name of one of several files of a model, the number of the part and how many there are."""
 _MOST_TEXT = 32 * MIB
 _FIRST = 256 * 1024
 """Bytes asked for first of a file of weights: headers of safetensors are shorter."""
@@ -122,13 +125,13 @@ def _one_gguf(folder: Path) -> Path | None:
 
 
 def _first_part(path: Path) -> Path:
-    return path.with_name(re.sub(r"-\d{5}(-of-\d{5}\.gguf)$", r"-00001\1", path.name))
+    return path.with_name(_PART.sub(r"-00001-of-\1", path.name))
 
 
 def _quant_in(file: str) -> str:
     """The quantisation that a GGUF file's name ends with, in capitals; empty where it says none."""
-    stem = re.sub(r"-\d{5}-of-\d{5}$", "", Path(file).name.lower().removesuffix(".gguf"))
-    found = re.search(r"(?:^|[-._])((?:ud-)?(?:i?q\d\w*|tq\d\w*|bf16|f16|f32|mxfp4\w*))$", stem)
+    stem = _PART.sub("", Path(file).name.lower()).removesuffix(".gguf")
+    found = re.search(rf"(?:^|[-._])({GGUF_TYPE.pattern})$", stem)
     return found[1].upper() if found else ""
 
 
@@ -189,7 +192,7 @@ class _Fetch:
         chosen = by_quant.get(wanted[0]) if wanted else None
         if not chosen:
             raise InputError(f"{self.name} has no {quant} file", hint=f"it has {has or 'no .gguf file'}")
-        if len(chosen) > 1 and not all(re.search(r"-\d{5}-of-\d{5}\.gguf$", f) for f in chosen):
+        if len(chosen) > 1 and not all(map(_PART.search, chosen)):
             raise InputError(f"{self.name} has {len(chosen)} files of {wanted[0]}", hint=f"download one: {chosen[0]}")
         paths = [self.header(file, header_length) for file in sorted(chosen)]
         if quant is None:

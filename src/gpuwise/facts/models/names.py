@@ -23,6 +23,8 @@ FORMAT = re.compile(
     r"(?=[\s_.-]|$)"
 )
 """Stored formats of the same weights, llama.cpp's in a file's name (Q4_K_M.gguf) too."""
+GGUF_TYPE = re.compile(r"(?:ud-)?(?:i?q\d\w*|tq\d\w*|bf16|f16|f32|mxfp4\w*)")
+"""A type of llama.cpp's files in small letters, as a file's name ends with it and a name on the Hub has it behind a colon."""
 _SPELLINGS = (("codellama", "code llama"), ("tinyllama", "tiny llama"), ("command-r+", "command r plus"))
 _DECORATION = frozenset(
     {
