@@ -9,7 +9,7 @@ from gpuwise.facts.hardware.systems import Cluster
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.predict.columns import Columns
 from gpuwise.predict.memory.device import host_limit_bytes
-from gpuwise.predict.memory.saved import SavedBytes
+from gpuwise.predict.memory.saved import F64, SavedBytes
 from gpuwise.predict.parallel.shards import stages
 from gpuwise.workload.optimizer import frozen_bytes, parameter_bytes
 from gpuwise.workload.strategy import RECOMPUTES, Strategy
@@ -17,8 +17,8 @@ from gpuwise.workload.transformer.parameters import adapter_parameters, count_pa
 
 
 def host_bytes(
-    arch: Architecture, cluster: Cluster, saved: SavedBytes, n_layers: float, c: Columns, at: NDArray[np.int64]
-) -> NDArray[np.float64]:
+    arch: Architecture, cluster: Cluster, saved: SavedBytes[F64], n_layers: float, c: Columns, at: NDArray[np.int64]
+) -> F64:
     """Pinned bytes that a host needs for its accelerators: master weights and optimizer states (with a gradient buffer) of
     trained parameters under optimizer offload, saved activations under activation offload."""
     total = np.zeros(1)
@@ -42,7 +42,7 @@ def host_bytes(
 
 
 def host_bytes_fit(
-    arch: Architecture, cluster: Cluster, saved: SavedBytes, n_layers: float, c: Columns, at: NDArray[np.int64]
+    arch: Architecture, cluster: Cluster, saved: SavedBytes[F64], n_layers: float, c: Columns, at: NDArray[np.int64]
 ) -> NDArray[np.bool_]:
     """True where the host can hold what is offloaded to it."""
     if not ((c.offload_optimizer > 0).any() or (c.offload_activations > 0).any()):

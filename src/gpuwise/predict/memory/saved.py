@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from typing import Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,13 +27,14 @@ from gpuwise.workload.strategy import RECOMPUTES
 from gpuwise.workload.transformer.tables import TransformerTables, saved_bytes, transformer_tables
 
 F64 = NDArray[np.float64]
+Bytes = TypeVar("Bytes", float, F64)
 MATMUL, GROUPED, ATTENTION, COLLECTIVE = (int(k) for k in (Kind.MATMUL, Kind.GROUPED, Kind.ATTENTION, Kind.COLLECTIVE))
 FORWARD, BACKWARD = int(Phase.FORWARD), int(Phase.BACKWARD)
 
 
 @dataclass(frozen=True, slots=True)
-class SavedBytes:
-    """Arrays [P] of bytes, one entry a point.
+class SavedBytes(Generic[Bytes]):
+    """Bytes of one point (``float``), or of many as arrays [P] with one entry a point (``F64``).
 
     ``layer[policy]``: bytes a layer saves for its backward, the mean over all but the leading dense layers of an expert model;
     ``lead_extra[policy]``: additional (or fewer) bytes of those layers, which are in the first stage. ``excess[policy]``:
@@ -44,44 +46,26 @@ class SavedBytes:
     output projection.
     """
 
-    layer: dict[str, F64]
-    lead_extra: dict[str, F64]
-    excess: dict[str, F64]
-    boundary: F64
-    embedding: F64
-    head: F64
-    loss: F64
-    head_logits: F64
-    head_excess: F64
-    weight_cache: F64
-    matrix: F64
-    head_matrix: F64
+    layer: dict[str, Bytes]
+    lead_extra: dict[str, Bytes]
+    excess: dict[str, Bytes]
+    boundary: Bytes
+    embedding: Bytes
+    head: Bytes
+    loss: Bytes
+    head_logits: Bytes
+    head_excess: Bytes
+    weight_cache: Bytes
+    matrix: Bytes
+    head_matrix: Bytes
 
 
-@dataclass(frozen=True, slots=True)
-class PointSaved:
-    """:class:`SavedBytes` of one point, as numbers."""
-
-    layer: dict[str, float]
-    lead_extra: dict[str, float]
-    excess: dict[str, float]
-    boundary: float
-    embedding: float
-    head: float
-    loss: float
-    head_logits: float
-    head_excess: float
-    weight_cache: float
-    matrix: float
-    head_matrix: float
-
-
-def saved_of_points(arch: Architecture, points: Sequence[Point], rules: MemoryRules | None = None) -> SavedBytes:
+def saved_of_points(arch: Architecture, points: Sequence[Point], rules: MemoryRules | None = None) -> SavedBytes[F64]:
     """Activation bytes of ``arch`` at each point; ``rules`` in place of the stack's own."""
     return collect([point_saved(arch, p, transformer_tables(arch, p), rules) for p in points])
 
 
-def collect(saved: Sequence[PointSaved]) -> SavedBytes:
+def collect(saved: Sequence[SavedBytes[float]]) -> SavedBytes[F64]:
     """Columns of several points."""
     arrays: dict[str, object] = {}
     for f in fields(SavedBytes):
@@ -92,7 +76,9 @@ def collect(saved: Sequence[PointSaved]) -> SavedBytes:
     return SavedBytes(**arrays)  # type: ignore[arg-type]
 
 
-def point_saved(arch: Architecture, point: Point, tables: TransformerTables, rules: MemoryRules | None = None) -> PointSaved:
+def point_saved(
+    arch: Architecture, point: Point, tables: TransformerTables, rules: MemoryRules | None = None
+) -> SavedBytes[float]:
     """Bytes that ``tables`` (of ``arch`` at ``point``) save, and need at their peaks."""
     rules = rules or find_stack(point.stack.name).memory
     boundary = point.shard_tokens * arch.hidden * point.stream_bytes
@@ -113,7 +99,7 @@ def point_saved(arch: Architecture, point: Point, tables: TransformerTables, rul
         for p in RECOMPUTES
     }
     everything = [t for t, _ in layered]
-    return PointSaved(
+    return SavedBytes(
         layer,
         lead_extra,
         excess,

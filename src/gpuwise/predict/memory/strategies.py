@@ -69,7 +69,7 @@ class CarriesSaved(Protocol):
     """Point costs, which have the saved bytes of their points with them."""
 
     @property
-    def saved(self) -> SavedBytes: ...
+    def saved(self) -> SavedBytes[F64]: ...
 
 
 class Moment(NamedTuple):
@@ -285,7 +285,7 @@ class MemoryColumns(DeviceBytes):
 def memory_columns(
     arch: Architecture,
     system: System,
-    saved: SavedBytes | CarriesSaved,
+    saved: SavedBytes[F64] | CarriesSaved,
     c: Columns,
     point_index: I64,
     rules: MemoryRules | None = None,
@@ -300,7 +300,7 @@ def memory_columns(
 
 
 def tensor_bytes(
-    arch: Architecture, system_count: int, saved: SavedBytes | CarriesSaved, c: Columns, point_index: I64
+    arch: Architecture, system_count: int, saved: SavedBytes[F64] | CarriesSaved, c: Columns, point_index: I64
 ) -> TensorBytes:
     """The part of :func:`memory_columns` that is the same on every accelerator, for systems of ``system_count`` of them."""
     return _made(arch, system_count, saved, c, point_index).tensors
@@ -353,7 +353,7 @@ class _Made(NamedTuple):
 def _made(
     arch: Architecture,
     system_count: int,
-    saved: SavedBytes | CarriesSaved,
+    saved: SavedBytes[F64] | CarriesSaved,
     c: Columns,
     point_index: I64,
     rules: MemoryRules | None = None,
@@ -443,7 +443,7 @@ class _Making:
 
     arch: Architecture
     c: Columns
-    saved: SavedBytes
+    saved: SavedBytes[F64]
     at: I64
     rules: MemoryRules
     n_layers: float

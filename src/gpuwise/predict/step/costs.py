@@ -22,7 +22,7 @@ from gpuwise.predict.comm.groups import RankGroup, context_group, expert_group, 
 from gpuwise.predict.estimate import Basis, weakest
 from gpuwise.predict.kernels.conditions import Conditions
 from gpuwise.predict.kernels.registry import DistinctCalls
-from gpuwise.predict.memory.saved import PointSaved, SavedBytes, collect, point_saved
+from gpuwise.predict.memory.saved import SavedBytes, collect, point_saved
 from gpuwise.workload.blocks.kinds import leading_layers
 from gpuwise.workload.blocks.point import Point
 from gpuwise.workload.row_codes import Kind, Phase
@@ -92,7 +92,7 @@ class PointCosts:
     lead: PartCosts
     embedding: PartCosts
     head: PartCosts
-    saved: SavedBytes
+    saved: SavedBytes[F64]
     log_sigma: F64
     basis: Basis
     own_host: bool = False
@@ -119,7 +119,7 @@ class _PointTables:
     part: tuple[int, ...]
     weight: tuple[float, ...]
     repeated: tuple[F64, ...]
-    saved: PointSaved
+    saved: SavedBytes[float]
 
 
 @lru_cache(maxsize=2048)
@@ -311,7 +311,7 @@ class _Rows:
 
     calls: DistinctCalls
     collectives: _Collectives
-    saved: SavedBytes
+    saved: SavedBytes[F64]
     n_points: int
     count: F64
     run: F64
