@@ -13,7 +13,7 @@ from gpuwise.train.ticks import Step, Tick, boundary, steady, steps_of, warm_up
 def loop(pattern: list[int], turns: int, seconds: float = 1.0) -> list[Tick]:
     """Ticks of a loop that steps the optimizers of ``pattern`` in every turn."""
     times = itertools.count(1)
-    return [Tick(next(times) * seconds, o, data_s=n * 0.1, n_batches=n) for n in range(turns) for o in pattern]
+    return [Tick(at_s=next(times) * seconds, optimizer=o, data_s=n * 0.1, n_batches=n) for n in range(turns) for o in pattern]
 
 
 def test_one_optimizer():
@@ -40,7 +40,7 @@ def test_nothing_before_an_optimizer_has_stepped_twice():
 
 
 def test_an_optimizer_that_steps_once_does_not_close_turns():
-    ticks = [Tick(0.5, 7), *loop([0], 6)]
+    ticks = [Tick(at_s=0.5, optimizer=7), *loop([0], 6)]
     assert boundary(ticks) == 0
     assert len(steps_of(ticks)) == 5
 
@@ -66,12 +66,12 @@ def test_one_slow_step_later_is_no_warm_up():
 @given(st.lists(st.floats(1e-4, 10.0), min_size=1, max_size=60))
 def test_at_least_half_the_steps_are_kept(walls):
     times = list(itertools.accumulate(walls, initial=1.0))
-    steps = steps_of([Tick(t, 0) for t in times])
+    steps = steps_of([Tick(at_s=t, optimizer=0) for t in times])
     assert len(steady(steps)) >= len(steps) / 2
 
 
 def test_a_step_alone_has_its_phases_without_their_delays() -> None:
-    step = Step(1.0, 0.2, 0.0, 0.5, 0.2, 0.05, 0.0, 1, 1, 1, 1, 8, 0, 0.6, 0.04, 0.1, 0.4, 0.06)
+    step = Step(0.2, 0.0, 0.5, 0.2, 0.05, 0.0, 1, 1, 1, 1, 8, 0, 0.6, 0.04, 0.1, 0.4, 0.06, wall_s=1.0)
     alone = step.alone
     assert (alone.wall_s, alone.queue_s) == (pytest.approx(0.4), 0.0)
     assert [alone.data_s, alone.forward_s, alone.backward_s, alone.optimizer_s] == pytest.approx([0.1, 0.1, 0.14, 0.05])

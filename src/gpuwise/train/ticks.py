@@ -28,13 +28,9 @@ filling of loader queues at the start take several times a step. Rule of this pr
 
 
 @dataclass(frozen=True, slots=True)
-class Tick:
-    """Counters at the end of one optimizer step; seconds and numbers since the watch began."""
+class Counters:
+    """What a loop has done: seconds and numbers."""
 
-    at_s: float
-    """Clock of the process (``time.perf_counter``)."""
-    optimizer: int
-    """Which, in the order of their first step; ``BY_BACKWARD``."""
     data_s: float = 0.0
     """Waiting in ``next`` of loaders."""
     copy_s: float = 0.0
@@ -69,31 +65,21 @@ class Tick:
     """Part of ``data_queue_s``: a loader's worker was runnable without a processor, and this thread waited for it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tick(Counters):
+    """Counters at the end of one optimizer step, since the watch began."""
+
+    at_s: float
+    """Clock of the process (``time.perf_counter``)."""
+    optimizer: int
+    """Which, in the order of their first step; ``BY_BACKWARD``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step(Counters):
     """One turn of the training loop; the differences of two ticks."""
 
     wall_s: float
-    data_s: float
-    copy_s: float
-    forward_s: float
-    backward_s: float
-    optimizer_s: float
-    save_s: float
-    n_batches: int
-    n_forward: int
-    n_backward: int
-    n_optimizer: int
-    samples: int
-    tokens: int
-    queue_s: float = 0.0
-    bare_queue_s: float = 0.0
-    data_queue_s: float = 0.0
-    forward_queue_s: float = 0.0
-    backward_queue_s: float = 0.0
-    optimizer_queue_s: float = 0.0
-    save_queue_s: float = 0.0
-    worker_queue_s: float = 0.0
 
     @property
     def undisturbed_s(self) -> float:
@@ -118,7 +104,7 @@ class Step:
         return replace(self, wall_s=self.undisturbed_s, **{f"{n}_s": s * shrunk for n, s in own_s.items()}, **none)
 
 
-_COUNTERS = tuple(f.name for f in fields(Tick) if f.name not in ("at_s", "optimizer"))
+COUNTERS = tuple(f.name for f in fields(Counters))
 
 
 def boundary(ticks: Sequence[Tick]) -> int | None:
@@ -151,7 +137,8 @@ def steps_of(ticks: Sequence[Tick], closing: int | None = None) -> list[Step]:
     closing = boundary(ticks) if closing is None else closing
     ends = [t for t in ticks if t.optimizer == closing]
     return [
-        Step(b.at_s - a.at_s, *(getattr(b, name) - getattr(a, name) for name in _COUNTERS)) for a, b in itertools.pairwise(ends)
+        Step(wall_s=b.at_s - a.at_s, **{name: getattr(b, name) - getattr(a, name) for name in COUNTERS})
+        for a, b in itertools.pairwise(ends)
     ]
 
 

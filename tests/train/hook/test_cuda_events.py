@@ -62,7 +62,7 @@ def _steps(clock: Clock, n: int, host_s: float, device_s: float, optimizers: int
     for _ in range(n):
         for optimizer in range(optimizers):
             clock.turn(host_s / optimizers, device_s / optimizers)
-            pace.on_tick(Tick(clock.host_s, optimizer))
+            pace.on_tick(Tick(at_s=clock.host_s, optimizer=optimizer))
         at_s.append(clock.host_s)
     return [b - a for a, b in itertools.pairwise(at_s)]
 
@@ -101,7 +101,7 @@ def test_only_a_run_that_is_timed_is_held(clock: Clock, tmp_path: Path, stop: St
             clock.turn(1e-3, 10e-3)
             # the second is described by asking the device
             run._n_ticks = 10 + n
-            run._on_tick(Tick(clock.host_s, 0))
+            run._on_tick(Tick(at_s=clock.host_s, optimizer=0))
     finally:
         run.close()
     assert clock.waits == held

@@ -21,7 +21,7 @@ from gpuwise.train.profile.trace_reader import read_trace
 from gpuwise.train.ticks import Step
 
 MS = 1000.0
-STEP = Step(0.010, 0.0, 0.0, 0.004, 0.004, 0.001, 0.0, 1, 1, 1, 1, 8, 0)
+STEP = Step(0.0, 0.0, 0.004, 0.004, 0.001, 0.0, 1, 1, 1, 1, 8, 0, wall_s=0.010)
 PARAMETERS = {"name": "SGD", "n_tensors": 5, "n_parameters": 500, "shapes": [[[64, 64], 4], [[64], 1]]}
 
 
@@ -259,8 +259,8 @@ def test_short_gaps_are_not_python_where_other_programs_had_the_step(
     kineto: type[Any], tmp_path: Path, waited_s: float, found: bool
 ) -> None:
     trace = _trace(kineto, n=4, work=lambda trace, at: trace.op("aten::mm", at + 800, 5 * MS, [[512, 512], [512, 512]]))
-    step = Step(0.010, 0.0, 0.0, 0.004, 0.004, 0.001, 0.0, 1, 1, 1, 1, 8, 0)
-    timed = tuple(Step(0.010, 0.0, 0.0, 0.004, 0.004, 0.001, 0.0, 1, 1, 1, 1, 8, 0, queue_s=waited_s) for _ in range(4))
+    step = Step(0.0, 0.0, 0.004, 0.004, 0.001, 0.0, 1, 1, 1, 1, 8, 0, wall_s=0.010)
+    timed = tuple(Step(0.0, 0.0, 0.004, 0.004, 0.001, 0.0, 1, 1, 1, 1, 8, 0, wall_s=0.010, queue_s=waited_s) for _ in range(4))
     facts = RunFacts((step,) * 20, step, ({**PARAMETERS},), has_trace=True, traced=timed)
     data = _profile(trace, tmp_path).data
     finding = own_python(replace(data, facts=facts))
@@ -269,7 +269,7 @@ def test_short_gaps_are_not_python_where_other_programs_had_the_step(
 
 def test_the_share_of_other_programs_is_of_all_the_time(kineto: type[Any], tmp_path: Path) -> None:
     """Steps are short while no other program has the processor: none of their time is in the median."""
-    disturbed = Step(0.050, 0.0, 0.0, 0.004, 0.004, 0.001, 0.0, 1, 1, 1, 1, 8, 0, queue_s=0.040)
+    disturbed = Step(0.0, 0.0, 0.004, 0.004, 0.001, 0.0, 1, 1, 1, 1, 8, 0, wall_s=0.050, queue_s=0.040)
     facts = RunFacts((STEP, STEP, disturbed) * 4, STEP, ({**PARAMETERS},), has_trace=True)
     notes = profile_run("train.py", facts, _trace(kineto).write(tmp_path / "trace.json")).notes
     assert any("57 % of the time" in note for note in notes)
@@ -280,8 +280,8 @@ def test_two_runs_that_disagree_say_so(kineto: type[Any], tmp_path: Path, consta
     def work(trace: Any, at: float) -> None:
         trace.host("enumerate(DataLoader)#_Iter.__next__", at, 4 * MS, cat="user_annotation")
 
-    waits = Step(0.010, 0.004, 0.0, 0.002, 0.002, 0.001, 0.0, 1, 1, 1, 1, 8, 0)
-    constant = Step(constant_s, 0.0, 0.0, 0.002, 0.002, 0.001, 0.0, 1, 1, 1, 1, 8, 0)
+    waits = Step(0.004, 0.0, 0.002, 0.002, 0.001, 0.0, 1, 1, 1, 1, 8, 0, wall_s=0.010)
+    constant = Step(0.0, 0.0, 0.002, 0.002, 0.001, 0.0, 1, 1, 1, 1, 8, 0, wall_s=constant_s)
     profile = _profile(_trace(kineto, work=work), tmp_path, waits, constant)
     assert any("disagree" in note for note in profile.notes) is disagree
     waiting = _kinds(profile).get("data wait")
@@ -316,7 +316,7 @@ def test_what_the_profiler_takes_is_no_dispatch(kineto: type[Any], tmp_path: Pat
         for i in range(700):
             trace.op("aten::add", at + 5 * i, 4.8, [[4], [4]])
         trace.op("aten::mm", at + 3510, 5880, [[512, 512], [512, 512]])
-    step = Step(1e-6 * step_us, 0.0, 0.0, 0.4e-6 * step_us, 0.4e-6 * step_us, 0.0, 0.0, 1, 1, 1, 1, 8, 0)
+    step = Step(0.0, 0.0, 0.4e-6 * step_us, 0.4e-6 * step_us, 0.0, 0.0, 1, 1, 1, 1, 8, 0, wall_s=1e-6 * step_us)
     assert ("small operations" in _kinds(_profile(trace, tmp_path, step))) is found
 
 
@@ -331,7 +331,7 @@ def test_recording_between_operations_is_not_taken_from_their_dispatch(kineto: t
             for j in (1, 4):
                 trace.host("train.py(9): step", at + 10 * i + j, 2, cat="python_function")
         trace.op("aten::mm", at + 3000, 1500, [[512, 512], [512, 512]])
-    step = Step(2700e-6, 0.0, 0.0, 1300e-6, 1300e-6, 0.0, 0.0, 1, 1, 1, 1, 8, 0)
+    step = Step(0.0, 0.0, 1300e-6, 1300e-6, 0.0, 0.0, 1, 1, 1, 1, 8, 0, wall_s=2700e-6)
     finding = _kinds(_profile(trace, tmp_path, step))["small operations"]
     # 900 us of the operations, and 300 us between them; the product and what recording took are neither
     assert finding.evidence[1].seconds == pytest.approx(900e-6, rel=0.1)
@@ -348,7 +348,7 @@ def test_an_operation_that_stood_still_is_no_work(kineto: type[Any], tmp_path: P
             stands = 40 * MS if i == 60 else 0.0
             later = 40 * MS if i > 60 else 0.0
             trace.op("aten::add", at + 50 * i + later, 20 + stands, [[4], [4]])
-    waits = Step(0.050, 0.0, 0.0, 0.025, 0.020, 0.001, 0.0, 1, 1, 1, 1, 64, 0, 0.040)
+    waits = Step(0.0, 0.0, 0.025, 0.020, 0.001, 0.0, 1, 1, 1, 1, 64, 0, 0.040, wall_s=0.050)
     facts = RunFacts((waits,) * 20, waits, ({**PARAMETERS},), has_trace=True, traced=(waits,) * 5)
     profile = profile_run("train.py", facts, trace.write(tmp_path / "trace.json"))
     assert profile.data.traced is not None
@@ -366,7 +366,7 @@ def test_gaps_of_a_crowd_are_no_python_of_the_loop(kineto: type[Any], tmp_path: 
         for i in range(2):
             trace.op("aten::mm", at + 10 + i * (4 + gap_ms) * MS, 4 * MS, [[512, 512], [512, 512]])
     wall_s = length * 1e-6
-    waits = Step(wall_s, 0.0, 0.0, wall_s / 2, wall_s / 2.1, 5e-5, 0.0, 1, 1, 1, 1, 8, 0, 0.0056 if found else 0.004)
+    waits = Step(0.0, 0.0, wall_s / 2, wall_s / 2.1, 5e-5, 0.0, 1, 1, 1, 1, 8, 0, 0.0056 if found else 0.004, wall_s=wall_s)
     facts = RunFacts((waits,) * 20, waits, ({**PARAMETERS},), has_trace=True, traced=(waits,) * 5)
     assert ("python in the step" in _kinds(profile_run("train.py", facts, trace.write(tmp_path / "trace.json")))) is found
 
@@ -390,7 +390,7 @@ def test_gaps_outside_of_passes_hold_no_more_than_was_timed_there(
         work(trace, at + 4.1 * MS)
         trace.op("aten::mm", at + 8.1 * MS, 1.8 * MS, [[512, 512], [512, 512]])
     passes_s = 0.010 - bare_ms * 1e-3 - 5e-5
-    step = Step(0.010, 0.0, 0.0, passes_s / 2, passes_s / 2, 5e-5, 0.0, 1, 1, 1, 1, 8, 0)
+    step = Step(0.0, 0.0, passes_s / 2, passes_s / 2, 5e-5, 0.0, 1, 1, 1, 1, 8, 0, wall_s=0.010)
     facts = RunFacts((step,) * 20, step, ({**PARAMETERS},), has_trace=True, traced=(step,) * 5)
     python = _kinds(profile_run("train.py", facts, trace.write(tmp_path / "trace.json"))).get("python in the step")
     assert (python is not None and python.saved_s > 0.001) is found
@@ -398,7 +398,7 @@ def test_gaps_outside_of_passes_hold_no_more_than_was_timed_there(
 
 @pytest.mark.parametrize(("dtypes", "kind"), [(["float64"], "double precision"), (["float32"], "no single waste")])
 def test_double_precision_is_seen_without_a_trace(dtypes: list[str], kind: str) -> None:
-    step = Step(10.0, 0.0, 0.0, 4.0, 5.5, 0.3, 0.0, 0, 1, 1, 1, 8, 0)
+    step = Step(0.0, 0.0, 4.0, 5.5, 0.3, 0.0, 0, 1, 1, 1, 8, 0, wall_s=10.0)
     facts = RunFacts((step,) * 3, step, ({**PARAMETERS, "dtypes": dtypes},))
     assert profile_run("train.py", facts, None).verdict.kind == kind
 

@@ -245,8 +245,8 @@ def test_neither_the_profilers_end_nor_a_file_written_elsewhere_is_a_gap(kineto:
     for n in range(4):
         made.step(n, n * STEP, STEP if n < 3 else 4 * STEP)
         launches(made, n * STEP)
-    clean = Step(0.006 + save_s, 0.0, 0.0, 0.003, 0.003, 0.0, save_s, 1, 1, 1, 1, 8, 0)
-    timed = Step(0.010, 0.0, 0.0, 0.005, 0.005, 0.0, 0.0, 1, 1, 1, 1, 8, 0)
+    clean = Step(0.0, 0.0, 0.003, 0.003, 0.0, save_s, 1, 1, 1, 1, 8, 0, wall_s=0.006 + save_s)
+    timed = Step(0.0, 0.0, 0.005, 0.005, 0.0, 0.0, 1, 1, 1, 1, 8, 0, wall_s=0.010)
     facts = RunFacts((clean,) * 20, clean, ({"name": "SGD"},), has_trace=True, traced=(timed,) * 4)
     split = profile_run("train.py", facts, made.write(tmp_path / "trace.json")).split
     assert split.wall_s == pytest.approx(0.006 + save_s) and split.parts["save and log"] == pytest.approx(save_s)
@@ -260,14 +260,14 @@ def _watched(kineto: Any, folder: Path, make: Make, clean: Step) -> Profile:
     for n in range(4):
         made.step(n, n * STEP, STEP)
         make(made, n * STEP)
-    timed = Step(0.010, 0.001, 0.0, 0.004, 0.004, 0.001, 0.0, 1, 1, 1, 1, 64, 0)
+    timed = Step(0.001, 0.0, 0.004, 0.004, 0.001, 0.0, 1, 1, 1, 1, 64, 0, wall_s=0.010)
     facts = RunFacts((clean,) * 20, clean, ({"name": "SGD"},), has_trace=True, traced=(timed,) * 4)
     return profile_run("train.py", facts, made.write(folder / "trace.json"))
 
 
 def test_a_loader_that_keeps_up_with_the_profiler_alone_is_a_wait(kineto: Any, tmp_path: Path) -> None:
     """ViT-S on an H100 with one worker: 63 of 100 ms in the loader, 16 of 96 while the profiler held up the rest."""
-    clean = Step(0.010, 0.0063, 0.0, 0.0015, 0.0015, 0.0005, 0.0, 1, 1, 1, 1, 64, 0)
+    clean = Step(0.0063, 0.0, 0.0015, 0.0015, 0.0005, 0.0, 1, 1, 1, 1, 64, 0, wall_s=0.010)
     found = _watched(kineto, tmp_path, launches, clean)
     assert found.verdict.kind == "data wait"
     # at most all of the device's two milliseconds hide the wait
@@ -276,7 +276,7 @@ def test_a_loader_that_keeps_up_with_the_profiler_alone_is_a_wait(kineto: Any, t
 
 def test_no_format_makes_a_step_shorter_than_its_host(kineto: Any, tmp_path: Path) -> None:
     """Six layers of width 768 in fp32 on an H100: 37 ms of which the host issues 18; TF32 brought it to 21, bf16 to 25."""
-    clean = Step(0.010, 0.0, 0.0, 0.001, 0.0017, 0.0022, 0.0, 1, 1, 1, 1, 64, 0)
+    clean = Step(0.0, 0.0, 0.001, 0.0017, 0.0022, 0.0, 1, 1, 1, 1, 64, 0, wall_s=0.010)
     found = {f.kind: f for f in _watched(kineto, tmp_path, plain_fp32, clean).findings}
     assert found["fp32 without TF32"].saved_s == found["no mixed precision"].saved_s == pytest.approx(0.010 - 0.0049)
 

@@ -14,7 +14,9 @@ from gpuwise.train.ticks import Step
 
 
 def _step(wall_s: float, *, n_forward: int = 1, n_batches: int = 1, data_s: float = 0.0, forward_s: float = 0.004, **more: float):
-    return Step(wall_s, data_s, 0.0, forward_s, 0.004, 0.001, more.get("save_s", 0.0), n_batches, n_forward, 1, 1, 8, 0, **more)
+    return Step(
+        data_s, 0.0, forward_s, 0.004, 0.001, more.get("save_s", 0.0), n_batches, n_forward, 1, 1, 8, 0, wall_s=wall_s, **more
+    )
 
 
 USUAL = _step(0.010)

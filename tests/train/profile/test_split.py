@@ -81,7 +81,7 @@ def test_parts_add_up(host: list[Any], work: list[Any], tmp_path_factory: pytest
     assert 0 <= split.busy_s <= split.wall_s * (1 + 1e-9)
     told = sum(length(own) for _, own in split.layers) / split.n_steps
     assert told == pytest.approx(split.wall_s)
-    step = Step(0.8e-3, 1e-4, 0, 2e-4, 3e-4, 1e-4, 5e-5, 1, 1, 1, 1, 8, 0)
+    step = Step(1e-4, 0, 2e-4, 3e-4, 1e-4, 5e-5, 1, 1, 1, 1, 8, 0, wall_s=0.8e-3)
     fitted = fit_to(split, trace, step, 1e-4)
     _is_whole(fitted)
     assert fitted.wall_s == pytest.approx(0.9e-3)
@@ -95,7 +95,7 @@ def _is_whole(split: Split) -> None:
 
 
 def test_phases_without_a_trace_add_up() -> None:
-    _is_whole(of_phases(Step(1e-3, 1e-4, 0, 2e-4, 3e-4, 1e-4, 5e-5, 1, 1, 1, 1, 8, 0)))
+    _is_whole(of_phases(Step(1e-4, 0, 2e-4, 3e-4, 1e-4, 5e-5, 1, 1, 1, 1, 8, 0, wall_s=1e-3)))
 
 
 @pytest.fixture
@@ -179,7 +179,7 @@ def test_the_first_range_of_a_loop_without_an_optimizer_was_not_timed(kineto: An
     for n in range(5):
         made.step(n, n * 1000.0, 1000 + 100 * n)
     steps = find_steps(read_trace(made.write(tmp_path / "t.json")))
-    timed = [Step(1e-3, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 8, 0, queue_s=1e-4 * n) for n in range(1, 5)]
+    timed = [Step(0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 8, 0, wall_s=1e-3, queue_s=1e-4 * n) for n in range(1, 5)]
     delayed = with_delays(steps, timed)
     assert delayed.n == 4 and delayed.windows[0, 0] == steps.windows[1, 0]
     assert delayed.waited_s.tolist() == pytest.approx([1e-4, 2e-4, 3e-4, 4e-4])
@@ -210,7 +210,7 @@ def _crowded(kineto: Any, folder: Path, events_us: list[tuple[str, float, float,
             made.op(name, n * 20_000.0 + at, long, shapes)
     trace = read_trace(made.write(folder / "t.json"))
     steps = find_steps(trace)
-    timed = [Step(0.02, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 8, 0, queue_s=s) for s in waited_s]
+    timed = [Step(0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 8, 0, wall_s=0.02, queue_s=s) for s in waited_s]
     return trace, with_delays(steps, timed)
 
 
@@ -251,7 +251,7 @@ def test_a_gap_that_one_step_has_is_other_programs(kineto: Any, tmp_path: Path) 
         made.op("aten::add", at + still + 12_000, 1000, [[64, 64]])
         made.op("aten::mul", at + still + late + 13_050, 26_950 - still - late, [[64, 64]])
     trace = read_trace(made.write(tmp_path / "t.json"))
-    timed = [Step(0.04, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 8, 0, queue_s=s) for s in (0.0045, 0.005, 0.0)]
+    timed = [Step(0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 8, 0, wall_s=0.04, queue_s=s) for s in (0.0045, 0.005, 0.0)]
     steps = with_delays(find_steps(trace), timed)
     stalled, left = stalls(trace, steps)
     own = undisturbed(split_step(trace, steps, stalled), left, trace)
@@ -274,7 +274,7 @@ def test_in_a_crowd_what_stood_still_is_cut_in_full(kineto: Any, tmp_path: Path)
         made.op("aten::add", at + 40_000 - 30_000 * (n != 1), 0 if n == 1 else 30_000, [[512, 512]])
     trace = read_trace(made.write(tmp_path / "t.json"))
     for waited_s, cut_s in ((0.016, 0.030), (0.008, 0.008)):
-        timed = [Step(0.04, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 8, 0, queue_s=waited_s * (n == 1)) for n in range(3)]
+        timed = [Step(0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 8, 0, wall_s=0.04, queue_s=waited_s * (n == 1)) for n in range(3)]
         stalled, left = stalls(trace, with_delays(find_steps(trace), timed))
         assert length(stalled) == pytest.approx(cut_s, rel=0.01) and not left.waited_s.any()
 
@@ -298,7 +298,7 @@ def test_the_profilers_time_is_told_from_that_of_other_programs(kineto: Any, tmp
             made.op("aten::add", n * 20_000.0 + 8000 + 100 * i, 20, [[4], [4]])
     trace = read_trace(made.write(tmp_path / "t.json"))
     split = split_step(trace, find_steps(trace))
-    step = Step(0.030, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 8, 0, queue_s=0.020)
+    step = Step(0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 8, 0, wall_s=0.030, queue_s=0.020)
     fitted = [fit_to(split, trace, step, clean_s=s) for s in (step.wall_s, step.undisturbed_s)]
     # recording lies in the gaps around what it records
     shares = [f.parts["host gaps"] / f.wall_s for f in fitted]

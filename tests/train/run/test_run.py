@@ -123,7 +123,7 @@ def test_where_the_file_is_looked_for(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def ticks(n: int, step_s: float = 0.5) -> list[Tick]:
-    return [Tick(step_s * k, 0, samples=4 * k, n_batches=k, n_optimizer=k) for k in range(n)]
+    return [Tick(at_s=step_s * k, optimizer=0, samples=4 * k, n_batches=k, n_optimizer=k) for k in range(n)]
 
 
 LOADER = {"event": "loader", "n_samples": 100, "batch_size": 4, "n_batches": 25}
@@ -162,7 +162,8 @@ def test_a_run_of_days_is_read_from_few_ticks() -> None:
     journal = Journal(ticks=ticks(21))
     journal.events.append({"event": "sparse", "from_tick": 21})
     journal.ticks += [
-        Tick(10.0 + 25.0 * k, 0, samples=80 + 400 * k, n_batches=20 + 100 * k, n_optimizer=20 + 100 * k) for k in range(1, 11)
+        Tick(at_s=10.0 + 25.0 * k, optimizer=0, samples=80 + 400 * k, n_batches=20 + 100 * k, n_optimizer=20 + 100 * k)
+        for k in range(1, 11)
     ]
     now = progress_of(journal, Plan(total_steps=2020))
     assert now.n_steps == 1020 and now.rate == pytest.approx(16.0, rel=0.2)
@@ -173,7 +174,7 @@ def test_a_run_of_days_is_read_from_few_ticks() -> None:
 
 def test_a_loop_read_as_it_grows_is_the_whole_one() -> None:
     """Two optimizers, of which the second turns out to close a turn; the ticks are thinned out at the end."""
-    whole = [Tick(0.1 * k, 0 if k < 4 else k % 2, samples=k, n_batches=k // 2, n_optimizer=k) for k in range(61)]
+    whole = [Tick(at_s=0.1 * k, optimizer=0 if k < 4 else k % 2, samples=k, n_batches=k // 2, n_optimizer=k) for k in range(61)]
     journal, reader = Journal(), LoopReader()
     for n in range(40):
         journal.ticks.append(whole[n])
@@ -235,7 +236,7 @@ def test_a_plan_is_read_and_bad_ones_are_refused(tmp_path: Path) -> None:
 def test_a_journal_of_a_live_run_stays_small(tmp_path: Path) -> None:
     writer = Writer(tmp_path / "journal", sparse=True)
     for n in range(DENSE_TICKS + 30_000):
-        writer.tick(Tick(writer._began_s + 0.01 * n, 0, n_optimizer=n))
+        writer.tick(Tick(at_s=writer._began_s + 0.01 * n, optimizer=0, n_optimizer=n))
     writer.event("now", allocated_bytes=1)
     writer.event("now", allocated_bytes=2)
     writer.close()

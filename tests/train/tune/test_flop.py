@@ -92,7 +92,7 @@ def test_a_script_that_ends_early_has_no_count_and_says_so(run: Callable[..., Ou
     assert "ended before" in (flop_of(run(short, "plain", count_flop=True).journal, []).why or "")
 
 
-STEP = Step(0.1, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 8, 800)
+STEP = Step(0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 8, 800, wall_s=0.1)
 
 
 def told(**values: Any) -> Journal:

@@ -7,13 +7,13 @@ import json
 import os
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
 from gpuwise.files import GIB, drop_torn_line, open_file
-from gpuwise.train.ticks import Step, Tick, steady, steps_of
+from gpuwise.train.ticks import COUNTERS, Step, Tick, steady, steps_of
 
 MOST_JOURNAL = 16 * GIB
 """Maximum bytes of a journal, for a run of years."""
@@ -23,7 +23,7 @@ DENSE_TICKS = 2000
 """Number of ticks of a live run after which one tick is stored per flush."""
 SPARSE_FLUSH_S, FLUSHES = 5.0, 2000
 """Flushes of a live run come this far apart at most; until then a share of 1 / FLUSHES of the time past."""
-_FIELDS = tuple(f.name for f in fields(Tick))
+_FIELDS = ("at_s", "optimizer", *COUNTERS)
 _values = attrgetter(*_FIELDS)
 
 

@@ -428,8 +428,8 @@ class Watch:
         self._ended_queue_s, self._ticked = queue_s, (at_s, queue_s)
         self._on_tick(
             Tick(
-                at_s,
-                optimizer,
+                at_s=at_s,
+                optimizer=optimizer,
                 **{f"{n}_s": s for n, s in spans.items()},
                 n_batches=counts["batches"],
                 n_forward=counts["forward"],

@@ -122,7 +122,7 @@ def _turns(trace: Trace, rows: np.ndarray[tuple[int], np.dtype[np.intp]], optimi
         return np.zeros(0)
     rows = rows[trace.end_s[rows].argsort(kind="stable")]
     stepped = trace.name[rows].tolist() if len(optimizers) != len(rows) else list(optimizers)
-    closing = boundary([Tick(float(end), who) for end, who in zip(trace.end_s[rows], stepped, strict=True)])
+    closing = boundary([Tick(at_s=float(end), optimizer=who) for end, who in zip(trace.end_s[rows], stepped, strict=True)])
     return trace.end_s[rows[np.array(stepped) == closing]]
 
 

@@ -69,7 +69,7 @@ class Machine:
         events.append({"event": "longest", "n_items": 10_000, "looked_at": 4000, "varies": True, "length": 64})
         step_s = batch * self.accumulation / self.rate(batch) * (1.3 if "checkpointing" in levers else 1.0)
         ticks = [
-            Tick(k * step_s, 0, optimizer_s=0.2 * step_s * k, n_batches=n, samples=n * batch)
+            Tick(at_s=k * step_s, optimizer=0, optimizer_s=0.2 * step_s * k, n_batches=n, samples=n * batch)
             for k, n in ((k, k * self.accumulation) for k in range(1, 12))
         ]
         return Outcome("enough", 0, Journal(ticks=ticks, events=events), 1.0, None)
