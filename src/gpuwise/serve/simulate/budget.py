@@ -19,8 +19,10 @@ j)``.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from gpuwise.serve.simulate.core import Engine
+from gpuwise.serve.simulate.unshared import serve_unshared
 
 
 class BudgetEngine(Engine):
@@ -28,6 +30,17 @@ class BudgetEngine(Engine):
 
     at_once = True
     """Blocks can be hit as soon as the step that computes them is scheduled; otherwise when it has ended."""
+
+    def serve(self, requests: Sequence[int], at_s: Sequence[float]) -> None:
+        """Advance to each of ``at_s`` and offer the request of the same place, if there is one."""
+        done = 0
+        if self._unshared():
+            done = serve_unshared(self, requests, at_s)
+        super().serve(requests[done:], at_s[done:])
+
+    def _unshared(self) -> bool:
+        """Whether :func:`serve_unshared` applies: no shared prompts, no adapters, and no request preempted so far."""
+        return type(self) is BudgetEngine and not (self.runs.n_shared or self.adapter or self.trace.preemptions)
 
     def step(self, arrival_s: float) -> None:
         """One step, or all steps without a prompt that end before ``arrival_s`` or the next event."""

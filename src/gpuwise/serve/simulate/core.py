@@ -73,6 +73,23 @@ class Limits:
     wait_tokens: float = 0.0
 
 
+STRETCH_COLUMNS = (
+    "begin_s",
+    "n_steps",
+    "decoding",
+    "each_s",
+    "growth_s",
+    "prompt_tokens",
+    "cached",
+    "free_blocks",
+    "waiting",
+    "stalled",
+    "running",
+)
+Row = tuple[float, int, int, float, float, int, int, int, int, int, int]
+"""A stretch, in the order of :data:`STRETCH_COLUMNS`."""
+
+
 @dataclass(slots=True)
 class Trace:
     """Result of a run. ``first_s`` and ``finish_s`` [N] are the ends of the steps with the first and last token. Stretches are
@@ -130,6 +147,12 @@ class Trace:
         self.stalled.append(0)
         self.running.append(n if running is None else running)
         self.steps += steps
+
+    def extend(self, rows: Sequence[Row]) -> None:
+        """Add stretches given as rows of :data:`STRETCH_COLUMNS`."""
+        for name, column in zip(STRETCH_COLUMNS, zip(*rows, strict=True), strict=False):
+            getattr(self, name).extend(column)
+        self.steps += sum(row[1] for row in rows)
 
     def gap(self, seconds: float, tokens: int = 1) -> None:
         """A gap that is of no stretch."""
@@ -200,6 +223,13 @@ class Engine:
         each = max(time.fixed[n] + time.slope[n] * self.cache_tokens, time.host[n])
         return self.now + max(self.finishing[0][0] - self.decoded, 0) * each
 
+    def serve(self, requests: Sequence[int], at_s: Sequence[float]) -> None:
+        """Advance to each of ``at_s`` and offer the request of the same place, if there is one."""
+        for place, arrival_s in enumerate(at_s):
+            self.run_until(arrival_s)
+            if place < len(requests):
+                self.offer(requests[place], arrival_s)
+
     def run_until(self, arrival_s: float) -> None:
         """Steps until one ends at or after ``arrival_s``, or nothing is left to do."""
         while self.now < arrival_s and (self.waiting or self.running):
@@ -230,7 +260,7 @@ class Engine:
         if once and self.waiting:
             steps = 1
         if steps > 1 and len(self.running) < limits.sequences and self._may_pass() and arrival_s < math.inf:
-            steps = _steps_until(arrival_s - now, first, growth, steps)
+            steps = steps_until(arrival_s - now, first, growth, steps)
         blocks = 0
         if steps > 1:
             steps, blocks = self._steps_with_blocks(steps, n)
@@ -452,7 +482,7 @@ class Engine:
         self.waiting.appendleft(request)
 
 
-def _steps_until(seconds: float, first: float, growth: float, most: int) -> int:
+def steps_until(seconds: float, first: float, growth: float, most: int) -> int:
     """Fewest steps of ``first + growth j`` seconds that last ``seconds``; at most ``most``."""
     if most * first + growth * (most * (most - 1) // 2) < seconds:
         return most

@@ -9,6 +9,7 @@ before its beginning, and the cached part of a run is always its first blocks. O
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 
 from gpuwise.serve.simulate.texts import Runs, Segment
 
@@ -43,6 +44,13 @@ class BlockPool:
         """Take free blocks; the caller has checked that there are enough."""
         self.free -= blocks
         self._debt += blocks
+
+    def moved(self, taken: int, given: Sequence[int]) -> None:
+        """Take ``taken`` blocks in all, and get back ``given`` ones without content that is asked for again, the first first."""
+        self.take(taken)
+        self.free += sum(given)
+        if self._cached:
+            self._queue.extend([ANONYMOUS, 0, blocks] for blocks in given)
 
     def found_blocks(self, request: int, tokens: int, block_tokens: int) -> int:
         """Blocks of the first ``tokens`` tokens of a request that are in the cache; at least one token is left to compute."""

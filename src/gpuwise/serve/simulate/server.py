@@ -388,24 +388,21 @@ def open_loop(
     """Send every request to an engine at its time; False if all is ``lost``, which is checked a few times on the way."""
     order = sorted(range(len(at_s)), key=at_s.__getitem__)
     each = max(len(order) // LOOKS, 1)
-    for sent, request in enumerate(order):
-        arrival = at_s[request]
-        if sent and sent % each == 0 and lost(sent):
+    for sent in range(0, len(order), each):
+        if sent and lost(sent):
             return False
         if routing == "round_robin":
-            _bring(engines[sent % len(engines)], request, arrival)
+            for i, engine in enumerate(engines):
+                own = [order[k] for k in range(sent, min(sent + each, len(order))) if k % len(engines) == i]
+                engine.serve(own, [at_s[request] for request in own])
             continue
-        for engine in engines:
-            engine.run_until(arrival)
-        _bring(engines[_choose(engines, request, sent, routing)], request, arrival)
+        for k, request in enumerate(order[sent : sent + each], start=sent):
+            for engine in engines:
+                engine.run_until(at_s[request])
+            engines[_choose(engines, request, k, routing)].offer(request, at_s[request])
     for engine in engines:
-        engine.run_until(math.inf)
+        engine.serve((), (math.inf,))
     return True
-
-
-def _bring(engine: Engine, request: int, arrival_s: float) -> None:
-    engine.run_until(arrival_s)
-    engine.offer(request, arrival_s)
 
 
 def _closed_loop(
