@@ -126,6 +126,124 @@ class OneShot(Engine):
     copy.after("cli/capacity/command.py", "vllm, sglang, trtllm,", " oneshot,")
 
 
+def add_block(copy: Copy) -> None:
+    """The recurrent block of Griffin (arXiv 2402.19427; transformers modeling_recurrent_gemma.py)."""
+    architecture = "facts/models/architecture.py"
+    copy.after(
+        architecture,
+        """        return f"{self.conv} tokens wide"
+""",
+        '''
+
+@dataclass(frozen=True, slots=True)
+class LinearRecurrence:
+    """A real-gated linear recurrence (Griffin), whose gates are matrices of ``heads`` blocks."""
+
+    inner: int
+    heads: int
+    conv: int = 4
+
+    @property
+    def shown(self) -> str:
+        """Its dimensions for people to read."""
+        return f"{self.inner} channels"
+''',
+    )
+    copy.after(architecture, '    "short_conv": ShortConv,\n', '    "recurrence": LinearRecurrence,\n')
+    copy.after(
+        architecture,
+        '    "C": Letter("short convolution", "short_conv"),\n',
+        '    "G": Letter("linear recurrence", "recurrence"),\n',
+    )
+    needs = '"C in the pattern needs a short convolution, and a short convolution needs a C"),\n'
+    copy.after(
+        architecture,
+        needs,
+        '    "recurrence": ("a recurrence", "G in the pattern needs a recurrence, and a recurrence needs a G"),\n',
+    )
+    copy.after(architecture, "    short_conv: ShortConv | None = None\n", "    recurrence: LinearRecurrence | None = None\n")
+    reader = "facts/models/config_hybrid.py"
+    copy.after(reader, "Architecture, LinearAttention,", " LinearRecurrence,")
+    copy.after(
+        reader,
+        """        tied_embeddings=c.flag("tie_word_embeddings", c.flag("tie_embedding", True)),
+    )
+""",
+        """
+
+def _recurrent_gemma(c: Config) -> Architecture:
+    kinds, n = c.words("block_types"), c.count("num_hidden_layers")
+    width, heads = c.maybe("lru_width") or c.count("hidden_size"), c.count("num_attention_heads")
+    words = ["*-" if kinds[i % len(kinds)] == "attention" else "G-" for i in range(n)]
+    return _architecture(
+        c,
+        n_layers=n,
+        ffn=c.count("intermediate_size") // 2,
+        recurrence=LinearRecurrence(width, heads, c.count("conv1d_width")),
+        pattern=_pattern(words),
+        position="rope",
+        attention_out_bias=True,
+        mlp_bias=True,
+        tied_embeddings=True,
+    )
+""",
+    )
+    copy.after(reader, '    "lfm2_moe": _lfm2,\n', '    "recurrent_gemma": _recurrent_gemma,\n')
+    copy.new(
+        "workload/blocks/linear_recurrence.py",
+        '''"""Griffin's recurrent block: two projections, a convolution a gated recurrence of one, product, projection."""
+
+from gpuwise.facts.models.architecture import Architecture
+from gpuwise.workload.blocks.block import Block
+
+
+class Recurrence(Block):
+    where = "recurrence"
+    token_launches = 8
+    divided_as = "mixer"
+
+    def parameters(self, arch):
+        h, r = arch.hidden, arch.recurrence
+        gates = 2 * (r.inner * r.inner // r.heads + r.inner)
+        return {"mixer": 2 * (h * r.inner + r.inner) + r.inner * h + h + r.inner * (r.conv + 1) + gates + r.inner}
+
+    def products(self, arch):
+        h, inner = arch.hidden, arch.recurrence.inner
+        return [("linear_x", h, inner), ("linear_y", h, inner), ("linear_out", inner, h)]
+
+    def fused_rows(self, rows, arch):
+        p, r = rows.point, arch.recurrence
+        width = max(1, r.inner // p.tp)
+        elements = float(p.tokens * width)
+        rows.enter("recurrence", arch.hidden)
+        for name in ("linear_x", "linear_y"):
+            rows.linear(f"recurrence.{name}", p.tokens, arch.hidden, width, bias=True, saved_tokens=p.column_tokens)
+        for name in ("conv", "scan"):
+            rows.memory(f"recurrence.{name}", elements, elements, saved=elements)
+        rows.memory("recurrence.gates", elements, 2 * elements, saved=2 * elements)
+        rows.memory("recurrence.product", 2 * elements, elements, saved=2 * elements)
+        rows.linear("recurrence.linear_out", p.tokens, width, arch.hidden, bias=True)
+        rows.leave("recurrence", arch.hidden)
+
+    def state_bytes(self, arch, tp):
+        r = arch.recurrence
+        return r.inner / tp * (4.0 + (r.conv - 1) * 2.0)
+
+    def trained_parts(self, arch):
+        return (arch.recurrence.heads,)
+''',
+    )
+    kinds = "workload/blocks/kinds.py"
+    copy.after(
+        kinds,
+        "from gpuwise.workload.blocks.linear_attention import GatedDelta\n",
+        "from gpuwise.workload.blocks.linear_recurrence import Recurrence\n",
+    )
+    copy.after(kinds, "PER_LAYER, SHORT_CONV = PerLayerInput(), ShortConvolution()\n", "RECURRENCE = Recurrence()\n")
+    copy.after(kinds, "STATE_SPACE, LINEAR, PER_LAYER, SHORT_CONV", ", RECURRENCE")
+    copy.after(kinds, '        "C": (SHORT_CONV,),\n', '        "G": (RECURRENCE,),\n')
+
+
 def add_option(copy: Copy) -> None:
     row = '\n    host_copies: int = option(1, "Copies of what is in host memory.", unit="COPIES", usual="1")'
     copy.after("workload/strategy.py", '"""Gradient reduction and parameter gathers run behind backward and forward."""', row)
@@ -144,13 +262,41 @@ def patterns(heading: str) -> list[str]:
 FOLLOWED: list[tuple[str, Callable[[Copy], None], int]] = [
     ("Add a fact", add_gpu, 1),
     ("Add a fact", add_model, 1),
+    ("Add a kind of block", add_block, 4),
     ("Add a stack", add_stack, 1),
     ("Add an engine", add_engine, 4),
     ("Add an option", add_option, 6),
 ]
+RECURRENT_GEMMA = {
+    "model_type": "recurrent_gemma",
+    "num_hidden_layers": 26,
+    "vocab_size": 256000,
+    "hidden_size": 2560,
+    "intermediate_size": 15360,
+    "num_attention_heads": 10,
+    "num_key_value_heads": 1,
+    "head_dim": 256,
+    "lru_width": 2560,
+    "conv1d_width": 4,
+    "max_position_embeddings": 8192,
+    "block_types": ["recurrent", "recurrent", "attention"],
+}
+"""google/recurrentgemma-2b."""
 ASKED: dict[str, list[str]] = {
     "gpu": ["fit", "llama-3.1-8b", "--on", "RTX 4090 Twin", "--qlora"],
     "model": ["op", "decode", "llama-3.2-2b", "--on", "4090"],
+    "trained block": ["fit", "griffin.json", "--on", "a100-80gb", "--seq", "2048"],
+    "served block": [
+        "capacity",
+        "griffin.json",
+        "--on",
+        "h100-sxm",
+        "--engine",
+        "vllm",
+        "--quick",
+        "--workload",
+        "in=100,out=20",
+    ],
     "stack": ["fit", "llama-3.2-1b", "--on", "a100-80gb", "--stack", "oneshot"],
     "engine": [
         "capacity",
@@ -221,6 +367,7 @@ def ask(folder: Path, program: str, questions: object) -> Any:
 
 @pytest.fixture(scope="module")
 def answers(followed: tuple[Path, list[set[str]]]) -> dict[str, Any]:
+    (followed[0] / "griffin.json").write_text(json.dumps(RECURRENT_GEMMA))
     return ask(followed[0], PROGRAM, ASKED)
 
 
@@ -241,6 +388,11 @@ def test_the_product_answers_with_what_was_added(answers: dict[str, Any], name: 
     assert answers[name]["code"] in (0, 1) and answers[name]["answer"], answers[name]["error"]
     text = json.dumps(answers[name]["answer"])
     assert {"gpu": "RTX 4090 Twin", "model": "llama-3.2-2b", "stack": "oneshot", "engine": "oneshot"}.get(name, "") in text
+
+
+def test_an_added_block_counts_its_weights(answers: dict[str, Any]) -> None:
+    """``RecurrentGemmaForCausalLM`` of transformers has as many with this configuration, tied embeddings counted once."""
+    assert answers["trained block"]["answer"]["model"]["parameters"] == 2_682_862_080
 
 
 def test_an_added_option_counts(answers: dict[str, Any]) -> None:
