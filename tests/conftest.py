@@ -24,6 +24,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.internal.conjecture import providers
+from tests.answers.avx512 import without_avx512
 from tests.parser_memo import keep_signatures
 from tests.shares import in_shares
 from tests.skips import pytest_make_collect_report, pytest_runtest_makereport
@@ -34,6 +35,7 @@ from gpuwise.workload.capture import heap
 
 __all__ = ["pytest_make_collect_report", "pytest_runtest_makereport"]  # a skip for a broken import fails
 HERE = Path(__file__).parent
+os.environ.update(without_avx512())  # before NumPy is imported; workers and processes of tests inherit it
 _UNTIMED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("repeat", _UNTIMED, max_examples=12, derandomize=True, database=None)
 settings.register_profile("search", _UNTIMED, max_examples=300, print_blob=True)

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import time_machine
 from asked import CALLS, DAY, KEPT, QUESTIONS, arithmetic, ask, digests
+from avx512 import without_avx512
 
 
 def main() -> None:
@@ -46,4 +47,6 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    if chosen := without_avx512():  # NumPy is imported already: start again
+        os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, **chosen})
     main()
