@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from gpuwise.dataclass import dataclass
 from gpuwise.errors import InputError, UnknownNameError, nearest_names
 from gpuwise.export import (
     axolotl,

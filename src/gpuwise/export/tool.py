@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from gpuwise.dataclass import dataclass
 from gpuwise.export.job import Job
 from gpuwise.export.written import Written
 

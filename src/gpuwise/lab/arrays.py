@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from gpuwise.dataclass import dataclass
 
 MOST_WATCHED = 1 << 21
 """Elements of an array up to which races on it are looked for."""

@@ -12,10 +12,11 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
+from gpuwise.dataclass import dataclass
 from gpuwise.errors import FieldError, InputError, UnknownNameError, UnpredictableError
 from gpuwise.facts.hardware.sm_limits import WARP_THREADS, find_sm_limits
 from gpuwise.files import decode, parse_json, read_bytes

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from gpuwise.dataclass import dataclass
 from gpuwise.facts.hardware.systems import Cluster
 from gpuwise.facts.operations import Site
 from gpuwise.money.combine import product

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from gpuwise.dataclass import dataclass
 from gpuwise.errors import InputError
 from gpuwise.predict.memory.allocator.run import Fragmentation
 from gpuwise.predict.memory.allocator.settings import AllocatorSettings

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from gpuwise.dataclass import dataclass
 from gpuwise.errors import InputError, UnpredictableError
 from gpuwise.facts.hardware.systems import Cluster
 from gpuwise.facts.models.architecture import Architecture

@@ -14,11 +14,12 @@ cache.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gpuwise.dataclass import dataclass
 from gpuwise.errors import InputError
 from gpuwise.serve.load.requests import ClosedLoop, Requests
 from gpuwise.serve.memory import sequence_bytes

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from gpuwise.dataclass import dataclass
 from gpuwise.errors import InputError
 from gpuwise.facts.hardware.cpus import Cpu, find_cpu
 from gpuwise.facts.hardware.ram import Ram

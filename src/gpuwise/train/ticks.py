@@ -10,7 +10,9 @@ import itertools
 import statistics
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
+
+from gpuwise.dataclass import dataclass
 
 DISCOVERY_TICKS = 2
 """Optimizer steps until which outermost modules are searched."""

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from gpuwise.dataclass import dataclass
 from gpuwise.dtypes import FORMAT_BYTES
 from gpuwise.workload.blocks.point import NF4_BYTES_PER_PARAMETER
 from gpuwise.workload.stacks.stack import find_stack

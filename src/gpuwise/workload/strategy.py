@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from pathlib import Path
 
+from gpuwise.dataclass import dataclass
 from gpuwise.workload.adapters import DEFAULT_TARGETS
 from gpuwise.workload.fields import Option, option
 

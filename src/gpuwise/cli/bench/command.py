@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,6 +11,7 @@ from cyclopts import Parameter
 
 from gpuwise.cli.options import Duration, NewFile
 from gpuwise.cli.progress import say
+from gpuwise.dataclass import dataclass
 from gpuwise.errors import InputError
 
 if TYPE_CHECKING:

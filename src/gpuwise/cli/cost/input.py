@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
 from gpuwise.cli.options import Converter, Count, Money, Whole
+from gpuwise.dataclass import dataclass
 from gpuwise.errors import InputError
 from gpuwise.units import hint_for, parse_count
 

@@ -12,10 +12,11 @@ import datetime
 import io
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from types import MappingProxyType
 
+from gpuwise.dataclass import dataclass
 from gpuwise.errors import AmbiguousNameError, InputError, UnknownNameError, UnpredictableError
 from gpuwise.facts.hardware.ram import CHANNEL_BYTES, Ram, memory_text, take_ram, take_size
 from gpuwise.facts.loading import Field, Record, ShippedData, own_folder, own_rows, own_text, parse_csv, shipped_text

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import ClassVar
+
+from gpuwise.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

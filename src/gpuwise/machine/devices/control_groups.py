@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+
+from gpuwise.dataclass import dataclass
 
 Read = Callable[[str], str | None]
 _BASE = "/sys/fs/cgroup"

@@ -7,8 +7,10 @@ change). A reading is never guessed: 0 means that the device reported 0.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import IntFlag, StrEnum
+
+from gpuwise.dataclass import dataclass
 
 
 class State(StrEnum):

@@ -5,10 +5,11 @@ from __future__ import annotations
 import errno
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import TypeVar
 
+from gpuwise.dataclass import dataclass
 from gpuwise.machine.devices.readings import Health, Identity, Sample
 
 _Told = TypeVar("_Told", Identity, Sample, Health)

@@ -7,8 +7,9 @@ shows and explains the same as the live one.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from gpuwise.dataclass import dataclass
 from gpuwise.machine.devices.readings import GpuProcess, Health, Identity, Sample, State, Xid
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from gpuwise.dataclass import dataclass
 from gpuwise.machine.telemetry.frames import Card
 from gpuwise.units import HOUR_S, J_PER_KWH
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from gpuwise.dataclass import dataclass
 from gpuwise.machine.devices.readings import EventReason, Health, Sample, State
 from gpuwise.machine.telemetry.frames import Recent, Window
 

@@ -7,10 +7,11 @@ full sum; alone on the simple sum, or on top of the steps before it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
+from gpuwise.dataclass import dataclass
 from gpuwise.money.rent_or_own.break_even import months_to_break_even
 from gpuwise.money.rent_or_own.comparison import LONGEST_MONTHS, Step
 from gpuwise.money.rent_or_own.demand import Demand

@@ -14,12 +14,13 @@ from __future__ import annotations
 import datetime
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from statistics import median
 
 import numpy as np
 
+from gpuwise.dataclass import dataclass
 from gpuwise.errors import InputError, UnknownNameError, UnpredictableError
 from gpuwise.facts.hardware.accelerators import accelerators
 from gpuwise.facts.hardware.systems import Cluster

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from gpuwise.dataclass import dataclass
 from gpuwise.errors import InputError, UnpredictableError
 from gpuwise.facts.hardware.systems import Cluster
 from gpuwise.facts.operations import operations

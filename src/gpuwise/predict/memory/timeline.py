@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gpuwise.dataclass import dataclass
 from gpuwise.errors import InputError
 from gpuwise.predict.memory.allocator.simulation import AllocatorRun, simulate_capture
 from gpuwise.predict.memory.snapshot.replay import Replay

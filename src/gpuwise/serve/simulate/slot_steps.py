@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gpuwise.dataclass import dataclass
 from gpuwise.errors import NoRoomError
 from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.facts.models.architecture import Architecture

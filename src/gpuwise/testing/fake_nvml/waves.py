@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import dataclass
 from typing import Literal
+
+from gpuwise.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
+from gpuwise.dataclass import dataclass
 from gpuwise.train.profile.trace import Detail
 
 DTYPES = {

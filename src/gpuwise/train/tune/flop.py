@@ -7,8 +7,9 @@ one format that is FLOP / (step time x peak), as usual; recomputation does not c
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from gpuwise.dataclass import dataclass
 from gpuwise.train.hook.journal import Journal
 from gpuwise.train.ticks import Step
 from gpuwise.train.tune.peak import Peaks

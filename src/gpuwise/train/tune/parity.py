@@ -16,10 +16,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from gpuwise.dataclass import dataclass
 from gpuwise.train.levers.table import BY_NAME
 
 FACTOR = 5.0

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from gpuwise.dataclass import dataclass
 from gpuwise.errors import GpuwiseError
 from gpuwise.train.hook.launch import Limits, Outcome
 from gpuwise.train.hook.settings import Stop

@@ -6,7 +6,8 @@ import itertools
 import math
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from gpuwise.dataclass import dataclass
 
 LEAST_GAIN = 1.03
 """A lever that gives less is not worth a changed line. Rule of this project."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from gpuwise.dataclass import dataclass
 from gpuwise.train.hook.launch import Limits
 from gpuwise.train.hook.settings import Stop
 from gpuwise.train.hook.zygote import Zygote

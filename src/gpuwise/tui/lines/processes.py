@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from gpuwise.dataclass import dataclass
 from gpuwise.machine.devices.readings import GpuProcess
 from gpuwise.machine.telemetry.frames import Frame, HostProcess
 from gpuwise.tui.lines.text_runs import UNKNOWN, Line, Run, clock_words, left, line, percent, right, run, short_bytes

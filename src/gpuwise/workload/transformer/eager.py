@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from gpuwise.dataclass import dataclass
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.workload.blocks.attention import Attention
 from gpuwise.workload.blocks.experts import Experts

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from gpuwise.dataclass import dataclass
 from gpuwise.facts.offers.table import Offer
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from gpuwise.dataclass import dataclass
 from gpuwise.errors import UnknownNameError, UnsupportedFormatError
 from gpuwise.facts.hardware.accelerators import Accelerator
 

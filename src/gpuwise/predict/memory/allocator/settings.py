@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gpuwise.dataclass import dataclass
 from gpuwise.errors import FieldError, nearest_names
 
 I64 = NDArray[np.int64]

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 
+from gpuwise.dataclass import dataclass
 from gpuwise.errors import InputError
 from gpuwise.predict.memory.allocator.address_space import SLOT
 from gpuwise.predict.memory.allocator.preset import Preset, PresetSegment

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from gpuwise.dataclass import dataclass
 from gpuwise.train.hook.journal import Journal
 from gpuwise.train.hook.launch import Outcome
 from gpuwise.units import format_bytes
