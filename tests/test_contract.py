@@ -479,7 +479,6 @@ def test_no_file_asks_for_a_stack_by_name() -> None:
 MAY_READ_DIMENSIONS = {
     "workload/blocks/": "describes the kinds",
     "calibrate/": "measures and fits kinds by their sizes",
-    "cli/models.py": "shows them",
     "export/": "writes them as options, or names what a tool lacks",
     "serve/iteration_kernels.py": "an engine decodes latent attention in kernels of its own",
     "serve/simulate/front.py": "host times were measured by kind",

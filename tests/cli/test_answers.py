@@ -21,6 +21,7 @@ from gpuwise.report.answers.answer import Answer, Notes, Stack, Table, plain, sh
 from gpuwise.report.answers.catalogue import gpus_answer
 from gpuwise.report.answers.choosing import compare_answer, pick_answer
 from gpuwise.report.answers.costs import cost_answer
+from gpuwise.report.answers.models import catalogue_answer, models_answer
 from gpuwise.report.answers.operations import op_answer
 from gpuwise.report.answers.parts import PARTS
 from gpuwise.report.answers.passes import passes_answer
@@ -39,6 +40,8 @@ ANSWERS: Mapping[str, Callable[[Mapping[str, Any]], Answer]] = {
     "cost": cost_answer,
     "op": op_answer,
     "gpus": gpus_answer,
+    "models --on": models_answer,
+    "models": catalogue_answer,
 }
 """By the beginning of a question; the first that matches."""
 NOT_YET = r"--for run"
@@ -46,6 +49,10 @@ NOT_YET = r"--for run"
 MORE = (
     "plan examples/train_resnet.py --on T4 --batch 64 --samples 1M --remedies",
     "fit examples/train_gpt.py --on 4090 --remedies",
+    "models",
+    "models jamba-v0.1",
+    "models gemma-3n-e4b",
+    "models --on 4090",
 )
 """Questions beside those of the table of answers."""
 FEW = 3

@@ -110,10 +110,10 @@ def _head(answer: Answer, to: Console, *, lead: bool = True) -> Iterator[Rendera
 
 
 def _figures(figures: Sequence[Figure]) -> RenderableType:
-    table = grid(3)
-    for f in figures:
-        more = [plain(words) for words in (f.small, f.note) if words]
-        table.add_row(_text(f.name), _text(f.value, "bold"), _text("; ".join(m for m in more if m), "dim"))
+    beside = ["; ".join(m for m in (plain(f.small), plain(f.note)) if m) for f in figures]
+    table = grid(3 if any(beside) else 2)
+    for f, more in zip(figures, beside, strict=True):
+        table.add_row(_text(f.name), _text(f.value, "bold"), *([_text(more, "dim")] if any(beside) else []))
     return table
 
 

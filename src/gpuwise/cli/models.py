@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
 from gpuwise.cli.options import Length
+from gpuwise.cli.reports import report
 from gpuwise.cli.shown import options_shown
 from gpuwise.errors import InputError
 
@@ -49,14 +50,9 @@ def models(
     for name, value in (("--context", context), ("--ram", ram)):
         if value is not None:
             raise InputError(f"{name} is of models on a device", hint="name it: --on 4090, or --on this")
-    if json:
-        from gpuwise.cli.out import print_json
+    from gpuwise.report.answers.models import catalogue_answer
 
-        print_json({"models": [_document(a) for a in matches]})
-    elif len(matches) == 1:
-        _show(matches[0])
-    else:
-        _list(matches)
+    report({"models": [_document(a) for a in matches]}, catalogue_answer, shown, json=json)
     return 0
 
 
@@ -68,16 +64,9 @@ def _on(matches: list[Architecture], on: str, context: int | None, ram: str | No
 
     machine, tokens = local_machine(on, ram), context or CONTEXT
     found = models_on(matches, machine, context=tokens)
-    document = models_document(found, machine, tokens, on)
-    if json:
-        from gpuwise.cli.out import print_json
+    from gpuwise.report.answers.models import models_answer
 
-        print_json(document)
-    else:
-        from gpuwise.cli.answer import show
-        from gpuwise.report.answers.models import models_answer
-
-        show(models_answer(document), shown)
+    report(models_document(found, machine, tokens, on), models_answer, shown, json=json)
     return 0 if found else 1
 
 
@@ -106,138 +95,37 @@ def _text(a: Architecture) -> str:
     return f"{a.id} {a.name} {a.family} {a.kind} {'moe' if a.moe else 'dense'}".lower()
 
 
-GIVES_WAY = ("kv", "heads", "hidden", "layers", "kind", "active")
-"""Columns left out, in this order, until the others stand whole."""
-
-
-def _list(matches: list[Architecture]) -> None:
-    from gpuwise.cli.out import console, table_of
-    from gpuwise.units import format_count
-    from gpuwise.workload.transformer.parameters import count_parameters
-
-    to = console()
-    rows: list[dict[str, str]] = []
-    for a in matches:
-        count = count_parameters(a)
-        cells = {
-            "id": a.id,
-            "parameters": format_count(count.total),
-            "active": "" if count.active == count.total else format_count(count.active),
-            "layers": str(a.n_layers),
-            "hidden": str(a.hidden),
-            "heads": str(a.heads),
-            "kv": str(a.kv_heads),
-            "context": f"{a.max_seq_len:,}",
-            "kind": a.kind + "".join(f", {name}" for name, _, _ in _mixers(a)) + (", experts" if a.moe else ""),
-        }
-        rows.append(cells)
-    table = table_of([*rows[0]], left=("id", "kind"), wrap=("id", "kind"), gives_way=GIVES_WAY)
-    for row in rows:
-        table.add_row(*row.values())
-    to.print(table)
-    to.print(f"{len(matches)} models", style="dim")
-
-
-def _show(a: Architecture) -> None:
-    """One model with its parameters by part."""
-    from rich.text import Text
-
-    from gpuwise.cli.out import console, grid, section
-    from gpuwise.workload.transformer.parameters import count_parameters
-
-    to, count = console(), count_parameters(a)
-    to.print(Text.assemble((a.name, "bold"), f"  {a.kind}, id {a.id}" + (f", {a.license}" if a.license else "")))
-    table = grid(2)
-    for name, value in _dimensions(a):
-        table.add_row(name, value)
-    section(to, "Dimensions", table)
-    parts = grid(2)
-    parts.columns[1].justify = "right"
-    for name in (
-        "embedding",
-        "stem",
-        "attention",
-        "mixer",
-        "mlp",
-        "experts",
-        "shared_experts",
-        "router",
-        "norm",
-        "encoder",
-        "head",
-        "extra",
-        "total",
-    ):
-        n = getattr(count, name)
-        if n:
-            parts.add_row(name.replace("_", " "), f"{n:,}")
-    if count.active != count.total:
-        parts.add_row("active per token", f"{count.active:,}")
-    if a.published_parameters is not None:
-        same = "the same" if a.published_parameters == count.total else f"{count.total - a.published_parameters:+,} here"
-        parts.add_row("published", f"{a.published_parameters:,} ({same})")
-    elif a.published_rounded is not None:
-        parts.add_row("published", a.published_rounded)
-    section(to, "Parameters", parts)
-    notes = [n for n in (a.published_note, *a.notes) if n]
-    if notes:
-        section(to, "Notes", "\n".join(notes))
-    if a.source:
-        section(to, "Source", a.source)
-
-
-def _mixers(a: Architecture) -> list[tuple[str, Any, int]]:
-    """What mixes tokens beside attention: its name, its dimensions, and how many layers have it."""
-    from gpuwise.facts.models.architecture import LETTERS
-
-    names = {what.part: what.name for what in reversed(LETTERS.values()) if what.part}
-    parts = [(name, field, getattr(a, field)) for field, name in names.items()]
-    return [(name, part, a.layers_with_part(field)) for name, field, part in parts if hasattr(part, "shown")]
-
-
-def _dimensions(a: Architecture) -> list[tuple[str, str]]:
-    rows = [
-        ("layers", str(a.n_layers)),
-        ("hidden", f"{a.hidden:,}"),
-        ("feed-forward", f"{a.ffn:,}{' gated' if a.gated_mlp else ''}, {a.activation}"),
-        ("heads", f"{a.heads} query, {a.kv_heads} key-value, {a.head_dim} wide" if a.n_attention_layers else "no attention"),
-        ("vocabulary", f"{a.vocab:,}"),
-        ("context", f"{a.max_seq_len:,} tokens, {a.position} positions"),
-    ]
-    mixers = _mixers(a)
-    rows += [(name, f"{part.shown} in {n} layers") for name, part, n in mixers]
-    if mixers:
-        rows.append(("attention", f"in {a.n_attention_layers} layers"))
-    if a.moe is not None:
-        m = a.moe
-        shared = f", {m.n_shared} shared" if m.n_shared else ""
-        rows.append(("experts", f"{m.n_experts} of width {m.expert_ffn}, {m.n_active} active{shared}"))
-    if a.mla is not None:
-        rows.append(("latent attention", f"query rank {a.mla.q_lora_rank}, key-value rank {a.mla.kv_lora_rank}"))
-    if a.window is not None:
-        rows.append(
-            (
-                "window",
-                f"{a.window:,} tokens" + (f", one layer in {a.global_every} global" if a.global_every else ""),
-            )
-        )
-    if a.global_attention is not None:
-        g = a.global_attention
-        one = ", of one projection" if g.keys_are_values else ""
-        rows.append(("global layers", f"{g.heads} query, {g.kv_heads} key-value{one}, {g.head_dim} wide"))
-    if a.shared_cache is not None:
-        rows.append(("shared cache", f"the last {a.shared_cache.layers} layers, with {a.shared_cache.ffn:,} feed-forward"))
-    if a.per_layer_embedding:
-        rows.append(("per-layer input", f"{a.per_layer_embedding} wide, from a table for each layer"))
-    if a.encoder is not None:
-        rows.append(("encoder", f"{a.encoder.n_layers} layers of {a.encoder.hidden}"))
-    return rows
+PARTS = (
+    "embedding",
+    "stem",
+    "attention",
+    "mixer",
+    "mlp",
+    "experts",
+    "shared_experts",
+    "router",
+    "norm",
+    "encoder",
+    "head",
+    "extra",
+)
+"""Of a model's parameters, which they sum to."""
 
 
 def _document(a: Architecture) -> dict[str, object]:
     from dataclasses import asdict
 
+    from gpuwise.facts.models.architecture import LETTERS
     from gpuwise.workload.transformer.parameters import count_parameters
 
     count = count_parameters(a)
-    return {**asdict(a), "parameters": count.total, "active_parameters": count.active}
+    names = {what.part: what.name for what in reversed(LETTERS.values()) if what.part}
+    mixers = [(name, getattr(a, field), a.layers_with_part(field)) for field, name in names.items()]
+    return {
+        **asdict(a),
+        "parameters": count.total,
+        "active_parameters": count.active,
+        "parameters_by_part": {name: n for name in PARTS if (n := getattr(count, name))},
+        "attention_layers": a.n_attention_layers,
+        "mixers": [{"name": name, "size": m.shown, "layers": n} for name, m, n in mixers if hasattr(m, "shown")],
+    }

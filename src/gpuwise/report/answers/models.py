@@ -1,23 +1,26 @@
-"""Which models run on a device: those that fit whole, those with a part in RAM, those that are slower than one reads."""
+"""The catalogue of models: one with its dimensions, a list, and which of them run on a device."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from gpuwise.report.answers.answer import Answer, Cell, Column, Command, Number, Row, Section, Table, span
+from gpuwise.report.answers.answer import Answer, Cell, Column, Command, Figure, Notes, Number, Phrase, Row, Section, Table, span
 from gpuwise.report.answers.parts import PARTS
 from gpuwise.report.answers.values import At
 
 TITLES = PARTS["models"]
+GROUPS = ("whole", "part", "slow")
+MANY = 20
+"""Models from which a list begins with their families."""
 BY_SIZE = "sorted by size (of experts the mean of all and the active), long contexts first: there are no scores of quality here"
 
 
 def models_answer(document: Mapping[str, Any]) -> Answer:
     """The answer of ``models --on``."""
     d = At(document)
-    rows = {name: [m for m in d["models"] if m["group"].value == name] for name in TITLES}
+    rows = {name: [m for m in d["models"] if m["group"].value == name] for name in GROUPS}
     whole, part = len(rows["whole"]), len(rows["part"])
     verdict = f"{d['machine']['label'].text} runs {_models(whole)} as fast as one reads"
     verdict += f", and {part} more with a part in RAM" if part else ""
@@ -78,4 +81,125 @@ def _next(d: At, models: Sequence[At]) -> Command | None:
     return None
 
 
-__all__ = ["models_answer"]
+# --- the catalogue ---
+
+
+def catalogue_answer(document: Mapping[str, Any]) -> Answer:
+    """The answer for the models of the document."""
+    found = list(At(document)["models"])
+    return _one(found[0]) if len(found) == 1 else _list(found)
+
+
+def _list(found: Sequence[At]) -> Answer:
+    columns = [
+        Column("model", words=True),
+        Column("parameters"),
+        Column("active", leaves=6),
+        Column("layers", leaves=4),
+        Column("hidden", leaves=3),
+        Column("heads", leaves=2),
+        Column("kv", leaves=1),
+        Column("context"),
+        Column("kind", words=True, leaves=5),
+    ]
+    rows = [
+        Row(
+            [
+                Cell(a["id"]),
+                Cell(a["parameters"]),
+                Cell("" if a["active_parameters"].value == a["parameters"].value else a["active_parameters"]),
+                *(Cell(Number(a[key], "{:.0f}".format)) for key in ("n_layers", "hidden", "heads", "kv_heads")),
+                Cell(_whole(a["max_seq_len"])),
+                Cell(", ".join([a["kind"].text, *(m["name"].text for m in a["mixers"]), *(["experts"] if a["moe"] else [])])),
+            ]
+        )
+        for a in found
+    ]
+    table = Section("list", TITLES["list"], [Table(TITLES["list"], columns, rows)], first=True)
+    return Answer(
+        "models",
+        f"{len(found)} models",
+        parts=[*([_families(found)] if len(found) > MANY else []), table],
+        next=Command("Those that run on a device", ["gpuwise", "models", "--on", "4090"]),
+    )
+
+
+def _families(found: Sequence[At]) -> Section:
+    """Families, those of most models first."""
+    by_family: dict[str, list[At]] = {}
+    for a in found:
+        by_family.setdefault(a["family"].text, []).append(a)
+    rows: list[Row] = []
+    for family, members in sorted(by_family.items(), key=lambda item: -len(item[1])):
+        sizes = sorted(members, key=lambda a: a["parameters"].number)
+        size: Phrase = (sizes[0]["parameters"], *((" to ", sizes[-1]["parameters"]) if len(sizes) > 1 else ()))
+        rows.append(Row([Cell(family), Cell(f"{len(members)}"), Cell(size), Cell(", ".join(a["id"].text for a in members[:2]))]))
+    columns = [Column("family", words=True), Column("models"), Column("parameters"), Column("like", words=True)]
+    return Section("families", TITLES["families"], [Table(TITLES["families"], columns, rows)], first=True)
+
+
+def _one(a: At) -> Answer:
+    """One model with its parameters by part."""
+    count, published = a["parameters"], a["published_parameters"]
+    rows = [Row([Cell(name.replace("_", " ")), Cell(_whole(n))]) for name, n in a["parameters_by_part"].items()]
+    if a["active_parameters"].value != count.value:
+        rows.append(Row([Cell("active per token"), Cell(_whole(a["active_parameters"]))]))
+    beside: Phrase = ""
+    if published.value is not None:
+        same = published.value == count.value
+        beside = ", the same as published" if same else f", {int(count.number - published.number):+,} against the published count"
+    elif a["published_rounded"].value is not None:
+        beside = f", published as {a['published_rounded'].text}"
+    notes = [n for n in (a["published_note"], *a["notes"]) if n.value]
+    columns = [Column("part", words=True), Column("parameters")]
+    named = ["gpuwise", "fit", a["id"].text, "--on", "4090"] if a["family"].value else []
+    return Answer(
+        "models",
+        (f"{a['name'].text}: ", _whole(count), " parameters", beside),
+        "",
+        ", ".join([a["kind"].text, f"id {a['id'].text}", *([a["license"].text] if a["license"].value else [])]),
+        list(_dimensions(a)),
+        [
+            Section("parameters", TITLES["parameters"], [Table(TITLES["parameters"], columns, rows)], first=True),
+            *([Section("notes", TITLES["notes"], [Notes(notes)])] if notes else []),
+            *([Section("sources", TITLES["sources"], [Notes([f"From {a['source'].text}"])])] if a["source"].value else []),
+        ],
+        Command("What it needs on a GPU", named, command="fit", sets={"on": "4090"}),
+    )
+
+
+def _whole(place: At) -> Number:
+    return Number(place, "{:,.0f}".format)
+
+
+def _dimensions(a: At) -> Iterator[Figure]:
+    yield Figure("layers", _whole(a["n_layers"]))
+    yield Figure("hidden", _whole(a["hidden"]))
+    yield Figure("feed-forward", (_whole(a["ffn"]), " gated" if a["gated_mlp"].value else "", f", {a['activation'].text}"))
+    heads: Phrase = (_whole(a["heads"]), " query, ", _whole(a["kv_heads"]), " key-value, ", _whole(a["head_dim"]), " wide")
+    yield Figure("heads", heads if a["attention_layers"].number else "no attention")
+    yield Figure("vocabulary", _whole(a["vocab"]))
+    yield Figure("context", (_whole(a["max_seq_len"]), f" tokens, {a['position'].text} positions"))
+    for mixer in a["mixers"]:
+        yield Figure(mixer["name"].text, (mixer["size"], " in ", mixer["layers"], " layers"))
+    if a["mixers"]:
+        yield Figure("attention", ("in ", a["attention_layers"], " layers"))
+    if moe := a["moe"]:
+        shared: Phrase = (", ", moe["n_shared"], " shared") if moe["n_shared"].number else ""
+        experts: Phrase = (moe["n_experts"], " of width ", _whole(moe["expert_ffn"]), ", ", moe["n_active"], " active", shared)
+        yield Figure("experts", experts)
+    if mla := a["mla"]:
+        yield Figure("latent attention", ("query rank ", mla["q_lora_rank"], ", key-value rank ", mla["kv_lora_rank"]))
+    if a["window"].value is not None:
+        every: Phrase = (", one layer in ", a["global_every"], " global") if a["global_every"].value else ""
+        yield Figure("window", (_whole(a["window"]), " tokens", every))
+    if wide := a["global_attention"]:
+        one = ", of one projection" if wide["keys_are_values"].value else ""
+        sizes: Phrase = (wide["heads"], " query, ", wide["kv_heads"], " key-value", one, ", ", wide["head_dim"], " wide")
+        yield Figure("global layers", sizes)
+    if shared := a["shared_cache"]:
+        yield Figure("shared cache", ("the last ", shared["layers"], " layers, with ", _whole(shared["ffn"]), " feed-forward"))
+    if a["per_layer_embedding"].value:
+        yield Figure("per-layer input", (a["per_layer_embedding"], " wide, from a table for each layer"))
+    if encoder := a["encoder"]:
+        yield Figure("encoder", (encoder["n_layers"], " layers of ", _whole(encoder["hidden"])))

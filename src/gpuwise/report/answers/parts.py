@@ -53,6 +53,11 @@ PARTS: Mapping[str, Mapping[str, str]] = {
         "whole": "Run on it whole",
         "part": "Run with a part in RAM",
         "slow": "Slower than one reads",
+        "families": "Families",
+        "list": "All of them",
+        "parameters": "Parameters by part",
+        "notes": "Notes",
+        "sources": "Sources",
     },
     "fit": {
         "uses": "What you can do with it",
