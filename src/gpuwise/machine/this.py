@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -90,6 +91,16 @@ def _found(count: int | None, index: int | None) -> tuple[Cluster, float | None]
             backend.close()
 
 
+def gpu_cards() -> list[Identity]:
+    """Every GPU of this machine as its driver describes it."""
+    backends = _open()
+    try:
+        return [identity for backend in backends for identity in backend.identities()]
+    finally:
+        for backend in backends:
+            backend.close()
+
+
 def _free_bytes(sample: Sample) -> float | None:
     if sample.memory_total_bytes is None or sample.memory_used_bytes is None:
         return None
@@ -129,8 +140,6 @@ def accelerator_of(identity: Identity, vendor: str) -> Accelerator:
 
 def cluster_of(accelerator: Accelerator, count: int) -> Cluster:
     """``count`` of them in the system such cards are usually in."""
-    from dataclasses import replace
-
     from gpuwise.facts.hardware.accelerators import accelerators
     from gpuwise.facts.hardware.naming import find_cluster
     from gpuwise.facts.hardware.systems import Cluster, box, with_count
@@ -143,6 +152,15 @@ def cluster_of(accelerator: Accelerator, count: int) -> Cluster:
 
 
 def _processor_or_none(root: Path) -> Cpu | None:
+    """:func:`_described` with what was learned from models that ran on it."""
+    from gpuwise.calibrate.machine.calibration import corrections_of, load
+
+    found = _described(root)
+    learned = next((d for d in load() if d.device == "cpu"), None)
+    return found if found is None or learned is None else replace(found, corrections=corrections_of(learned))
+
+
+def _described(root: Path) -> Cpu | None:
     """The processor as measured, else the catalogue's with the memory modules that the machine reports; None where both are
     unknown."""
     with suppress(GpuwiseError):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from gpuwise.predict.estimate import to_document
 from gpuwise.serve.local_changes import CACHE_TYPES, Change
@@ -12,8 +12,13 @@ from gpuwise.units import format_bytes
 from gpuwise.workload.transformer.parameters import count_parameters
 
 
-def run_document(run: LocalRun, changes: Iterable[Change] = (), commands: Iterable[LocalCommand] = ()) -> dict[str, object]:
-    """The answer as ``--json`` prints it: bytes, seconds, tokens per second."""
+def run_document(
+    run: LocalRun,
+    changes: Iterable[Change] = (),
+    commands: Iterable[LocalCommand] = (),
+    measured: Sequence[Mapping[str, object]] = (),
+) -> dict[str, object]:
+    """The answer as ``--json`` prints it: bytes, seconds, tokens per second. ``measured``: on this machine."""
     count, chosen, machine = count_parameters(run.arch), run.chosen, run.machine
     device = None if machine.cluster is None else machine.cluster.accelerator
     return {
@@ -46,6 +51,7 @@ def run_document(run: LocalRun, changes: Iterable[Change] = (), commands: Iterab
         "users": run.users,
         "at_once": None if run.at_once is None else {"users": run.at_once[0], "tokens_per_s_each": to_document(run.at_once[1])},
         "speeds": [to_document(s) for s in run.speeds],
+        **({"measured": [dict(m) for m in measured], "factor": run.machine.factor} if measured else {}),
         "formats": [_format_document(f) for f in run.formats],
         "offload": None if run.offload is None else _offload_document(run.offload, run.arch.n_layers),
         "changes": [_change_document(c) for c in changes],

@@ -11,7 +11,9 @@ from gpuwise.facts.hardware.cpus import Cpu, find_cpu
 from gpuwise.facts.hardware.ram import Ram
 from gpuwise.facts.hardware.systems import Cluster
 from gpuwise.predict.memory.device import HOST_SHARE, host_limit_bytes
+from gpuwise.serve.engines.engine import LOCAL_ENGINE
 from gpuwise.serve.memory import most_bytes
+from gpuwise.serve.streams import decode_key
 from gpuwise.units import GIB, format_bytes
 
 HOST = "i5-12400"
@@ -56,6 +58,13 @@ class LocalMachine:
         if self.processor is not None or self.here or not self.ram_bytes:
             return self.processor
         return find_cpu(HOST, self.ram)
+
+    @property
+    def factor(self) -> float | None:
+        """How much faster llama.cpp writes on it than on one of its kind, as was measured here; None where it was not."""
+        device = self.processor if self.cluster is None else self.cluster.accelerator
+        found = None if device is None else device.corrections.get(decode_key(LOCAL_ENGINE))
+        return None if found is None else math.exp(-found.weights[0])
 
     @property
     def most_bytes(self) -> float:

@@ -24,7 +24,7 @@ from gpuwise.serve.memory import ServingMemory, local_memory
 from gpuwise.serve.offload import needed_split, split_bytes, split_time
 from gpuwise.serve.offload import prompt_time as offloaded_prompt_time
 from gpuwise.serve.processor import token_time as processor_time
-from gpuwise.serve.streams import prompt_time, seconds, spread, token_time
+from gpuwise.serve.streams import as_measured, prompt_time, seconds, spread, token_time
 from gpuwise.workload.transformer.parameters import count_parameters
 
 TRIED = ("Q8_0", "Q6_K", "Q5_K_M", "Q4_K_M", "IQ4_XS", "Q3_K_M", "Q2_K")
@@ -168,7 +168,7 @@ def _at_once(arch: Architecture, machine: LocalMachine, weights: str, context: i
         time = seconds(form, arch, accelerator, weights, float(context), n, users)
     except UnpredictableError:
         return None
-    return users, Estimate.from_log_sigma(time, *spread(accelerator)).inverse()
+    return users, as_measured(Estimate.from_log_sigma(time, *spread(accelerator)), accelerator.corrections).inverse()
 
 
 def names_of(arch: Architecture, weights: str | None) -> tuple[str, ...]:

@@ -22,7 +22,7 @@ from gpuwise.facts.models.architecture import Architecture
 from gpuwise.predict.coefficients import load_json
 from gpuwise.predict.cpu import CpuTime
 from gpuwise.predict.estimate import Estimate
-from gpuwise.serve.streams import TokenWork, token_work
+from gpuwise.serve.streams import TokenWork, as_measured, token_work
 
 _VECTOR = 32.0
 """fp32 operations a clock of a core whose peak is its matrix unit's (Apple's, four pipes of 128 bits): llama.cpp's own kernels
@@ -43,7 +43,8 @@ def token_time(cpu: Cpu, arch: Architecture, weights: str, *, context: float = 1
     parts = seconds_by_part(model, cpu, token_work(arch, weights, context, round(batch)), batch)
     total, (memory, compute, _) = overlapped(model, parts), parts
     basis = "fitted" if cpu.id in model["measured"] else "derived"
-    time = Estimate.from_log_sigma(total, model["log_sigma"][_kind(model, cpu)], basis).widened(arch.open_log_sigma)
+    estimate = Estimate.from_log_sigma(total, model["log_sigma"][_kind(model, cpu)], basis)
+    time = as_measured(estimate, cpu.corrections).widened(arch.open_log_sigma)
     return CpuTime(time, compute, memory, "fp32")
 
 

@@ -30,13 +30,14 @@ weights, ``a`` because tensor units that do more a clock are fed less well.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any
 
 from gpuwise.dataclass import dataclass
 from gpuwise.errors import UnpredictableError
 from gpuwise.facts.hardware.accelerators import Accelerator
+from gpuwise.facts.hardware.corrections import Correction
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.predict.coefficients import load_json
 from gpuwise.predict.estimate import Basis, Estimate
@@ -123,7 +124,21 @@ def token_time(
     sigma, basis = _spread(
         model, accelerator, vendor_of(model["form"], accelerator)["log_sigma" if arch.moe is None else "experts_log_sigma"]
     )
-    return Estimate.from_log_sigma(time, sigma, basis).widened(arch.open_log_sigma)
+    estimate = Estimate.from_log_sigma(time, sigma, basis)
+    return as_measured(estimate, accelerator.corrections, engine).widened(arch.open_log_sigma)
+
+
+def decode_key(engine: str) -> str:
+    """Key of the correction of a device for the tokens that ``engine`` writes on it."""
+    return f"decode/{engine}"
+
+
+def as_measured(time: Estimate, corrections: Mapping[str, Correction], engine: Engine | None = None) -> Estimate:
+    """``time`` with what was measured of ``engine`` (None: llama.cpp) on this very device."""
+    found = corrections.get(decode_key(LOCAL_ENGINE if engine is None else engine.name))
+    return (
+        time if found is None else Estimate.from_log_sigma(time.expected * math.exp(found.weights[0]), found.log_sigma, "fitted")
+    )
 
 
 def spread(accelerator: Accelerator, engine: Engine | None = None) -> tuple[float, Basis]:

@@ -190,8 +190,12 @@ def _predictions(key: str, rows: Sequence[Record], accelerator: Accelerator) -> 
 
 def corrected_accelerator(accelerator: Accelerator, coefficients: DeviceCoefficients) -> Accelerator:
     """``accelerator`` as this device was measured."""
-    corrections = {key: f.correction for key, f in coefficients.families.items() if f.correction is not None}
-    return replace(accelerator, name=f"{accelerator.name} (this machine)", corrections=corrections)
+    return replace(accelerator, name=f"{accelerator.name} (this machine)", corrections=corrections_of(coefficients))
+
+
+def corrections_of(coefficients: DeviceCoefficients) -> dict[str, Correction]:
+    """The corrections of a device by key."""
+    return {key: f.correction for key, f in coefficients.families.items() if f.correction is not None}
 
 
 # --- the file ---

@@ -23,6 +23,7 @@ def calibrate_all(
     from gpuwise.calibrate.machine.calibration import fit_device, save
     from gpuwise.errors import InputError
     from gpuwise.machine.bench.run import Limits, new_run, run_cases
+    from gpuwise.machine.model_speeds.here import calibrate_again
 
     if store is None:
         raise InputError("--calibrate learns from the records", hint="leave --no-save out")
@@ -38,6 +39,7 @@ def calibrate_all(
         if subject.kind == "cpu" or records:
             coefficients.append(fit_device(records, subject.accelerator))
     path = save(coefficients)
+    calibrate_again(store)
     if json:
         from gpuwise.cli.out import print_json
 

@@ -43,8 +43,9 @@ class Instead:
     """Show earlier measurements instead of measuring."""
     export: NewFile | None = None
     """Write your records to a file as JSON lines instead of measuring; - is stdout."""
-    import_: Annotated[Path | None, Parameter(name="--import")] = None
-    """Add records from a file of JSON lines instead of measuring."""
+    import_: Annotated[Path | None, Parameter(name="--import", allow_leading_hyphen=True, metavar="FILE")] = None
+    """Add records from a file instead of measuring: of --export, or what llama-bench (json, jsonl, csv, md), `ollama run
+    --verbose`, mlx_lm.generate, mlx_lm.benchmark or vllm bench serve printed; - is stdin."""
     list_: Annotated[bool, Parameter(name="--list", negative="")] = False
     """List the measurements instead of measuring."""
 
@@ -65,6 +66,7 @@ NOTHING_ELSE = Instead()
 
 
 def bench(
+    model: Annotated[str | None, Parameter(metavar="MODEL")] = None,
     *,
     quick: Annotated[bool, Parameter(negative="")] = False,
     only: Annotated[list[str] | None, Parameter(metavar="NAME")] = None,
@@ -72,21 +74,27 @@ def bench(
     against: Annotated[list[str] | None, Parameter(metavar="GPUS")] = None,
     fail_below: Annotated[str | None, Parameter(metavar="SHARE")] = None,
     each: Duration | None = None,
+    llama_bench: Annotated[Path | None, Parameter(show_default="on PATH", metavar="FILE")] = None,
     save: bool = True,
     instead: Instead = NOTHING_ELSE,
     json: Annotated[bool, Parameter(negative="")] = False,
 ) -> int:
     """Measure this machine and compare it with its specification, with other GPUs of its type and with its CPU.
 
-    Measures matrix products, attention, memory, launches, copies, collectives, the data loader and the disk. Checks every
-    result against a reference of higher precision. Records clocks, power and throttling. Each result is saved as soon as it
+    With a model (a .gguf file): measure how fast it reads and writes with llama-bench, beside the prediction. `gpuwise fit MODEL
+    --for run` shows both from then on, and speeds on this machine are corrected by what was measured.
+
+    Without one: measures matrix products, attention, memory, launches, copies, collectives, the data loader and the disk. Checks
+    every result against a reference of higher precision. Records clocks, power and throttling. Each result is saved as soon as it
     is measured, so Ctrl-C and kill -9 lose none. The exit code is 1 if a result is wrong, a GPU is faulty, a result is under
     --fail-below, or the machine was too busy to measure.
 
     Parameters
     ----------
+    model
+        A .gguf file to measure with llama-bench. With --import: the model that was measured, where the output does not name it.
     quick
-        Run the short list, under a minute; skipped measurements are listed.
+        Run the short list, under a minute; skipped measurements are listed. Of a model: its shortest context alone.
     only
         Measure these: a family (matmul, attention, memory, launch, copy, peer, collective, loader, disk), a format or
         kind (bf16, nccl, pinned), both (matmul-bf16) or a key of --list. May be given several times.
@@ -98,6 +106,8 @@ def bench(
         Exit with 1 when a result is below this share of the expected value (0.9), or below its normal range (normal).
     each
         Longest time to sample each measurement: 2s. Without it: 2s, 0.7s with --quick.
+    llama_bench
+        The program llama-bench, which is part of llama.cpp.
     save
         Save the results in the record file (its path: GPUWISE_RECORDS).
     json
@@ -108,6 +118,7 @@ def bench(
     began_s = time.monotonic()
     threshold = _threshold(fail_below)
     instead.check()
+    _check_model(model, instead, llama_bench, only, against, fail_below, each)
     if instead.list_ or instead.reads_records:
         for name, value in (("--device", device), ("--against", against), ("--each", each), ("--fail-below", fail_below)):
             if value:
@@ -119,12 +130,32 @@ def bench(
     if instead.reads_records:
         from gpuwise.cli.bench.records import show_kept
 
-        return show_kept(instead.export, instead.import_, json=json)
+        return show_kept(instead.export, instead.import_, model, json=json)
+    if model is not None:
+        from gpuwise.cli.bench.model import bench_model
+
+        return bench_model(model, llama_bench, tuple(device or ()), quick=quick, save=save, json=json)
     with _measuring(tuple(device or ()), save=save) as (subjects, store, no_gpu):
         if instead != NOTHING_ELSE:
             return _do_instead(instead, subjects, store, each, json=json)
         words = tuple(only or ()), tuple(against or ())
         return _measure(subjects, store, _limits(each, quick, began_s), *words, threshold, no_gpu, quick=quick, json=json)
+
+
+def _check_model(model: str | None, instead: Instead, llama_bench: Path | None, *others: object) -> None:
+    """Raises InputError for options of a model without one, and for options that a model has no use for."""
+    if model is None:
+        if llama_bench is not None:
+            raise InputError("--llama-bench measures a model", hint="name one: gpuwise bench FILE.gguf")
+        return
+    if instead not in (NOTHING_ELSE, Instead(import_=instead.import_)):
+        raise InputError("a model is measured, or its measurements imported", hint="leave the model out")
+    names = ("--only", "--against", "--fail-below", "--each")
+    for name, value in zip(names, others, strict=True):
+        if value:
+            raise InputError(f"{name} is not for a model", hint="leave it out")
+    if instead.import_ is not None and llama_bench is not None:
+        raise InputError("--import measures nothing", hint="leave --llama-bench out")
 
 
 def _do_instead(instead: Instead, subjects: list[Subject], store: Records | None, each_s: float | None, *, json: bool) -> int:

@@ -37,24 +37,30 @@ def show_list(only: tuple[str, ...], *, quick: bool, json: bool) -> int:
     return 0
 
 
-def show_kept(export: str | None, import_: Path | None, *, json: bool) -> int:
-    """Export, import, or the records by device."""
+def show_kept(export: str | None, import_: Path | None, model: str | None, *, json: bool) -> int:
+    """Export, import, or the records by device. ``model`` is the one whose speeds are imported, where it is named."""
     from gpuwise.records.store import Records
 
     if import_ is not None:
-        return _import(import_, json=json)
+        return _import(import_, model, json=json)
     with Records(create=False) as records:
         if export is not None:
             return _export(records, export)
         return _history(records, json=json)
 
 
-def _import(path: Path, *, json: bool) -> int:
+def _import(path: Path, model: str | None, *, json: bool) -> int:
     from gpuwise.cli.out import print_json
-    from gpuwise.files import GIB, read_text
+    from gpuwise.files import GIB, read_stdin, read_text
     from gpuwise.records.store import Records
 
-    lines = read_text(path, most=GIB, hint="give a file that --export wrote").splitlines()
+    is_stdin = str(path) == "-"
+    text = read_stdin() if is_stdin else read_text(path, most=GIB, hint="give a file that --export or a program wrote")
+    lines = text.splitlines()
+    if model is not None or (lines and '"measurement"' not in lines[0]):
+        from gpuwise.cli.bench.model import import_speeds
+
+        return import_speeds(text, "stdin" if is_stdin else str(path), model, json=json)
     with Records() as records:
         try:
             new = records.import_lines(lines, str(path))

@@ -15,12 +15,13 @@ from gpuwise.errors import InputError
 if TYPE_CHECKING:
     from gpuwise.cli.shown import Shown
     from gpuwise.report.answers.answer import Answer
+    from gpuwise.serve.local_run import LocalRun
 else:
     Shown = options_shown("fit")
 
 Purpose = Literal["run", "finetune", "train"]
 OWN_PARTS: dict[Purpose, frozenset[str]] = {
-    "run": frozenset({"formats", "speeds", "changes", "start"}),
+    "run": frozenset({"formats", "speeds", "measured", "changes", "start"}),
     "train": frozenset({"ways", "step", "tried", "gpus"}),
 }
 """Parts that the answer of one use alone has: asking for one means that use."""
@@ -146,7 +147,7 @@ def _local(
         from gpuwise.serve.local_run import run_locally
 
         run = run_locally(arch, machine, context=context, weights=weights)
-        document = run_document(run, changes(run), commands(run))
+        document = run_document(run, changes(run), commands(run), _measured(run))
     if json:
         _print(document)
     elif use is None:
@@ -158,6 +159,15 @@ def _local(
 
         _show(run_answer(document), shown)
     return 0 if document["fits"] else 1
+
+
+def _measured(run: LocalRun) -> list[dict[str, Any]]:
+    """What was measured of the model on this machine, beside its prediction."""
+    if not run.machine.here:
+        return []
+    from gpuwise.machine.model_speeds.here import speeds_here
+
+    return [beside.document() for beside in speeds_here(run.arch, run.machine)]
 
 
 def _print(document: dict[str, Any]) -> None:

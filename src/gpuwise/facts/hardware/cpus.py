@@ -12,12 +12,13 @@ import datetime
 import io
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import field, replace
 from functools import cache
 from types import MappingProxyType
 
 from gpuwise.dataclass import dataclass
 from gpuwise.errors import AmbiguousNameError, InputError, UnknownNameError, UnpredictableError
+from gpuwise.facts.hardware.corrections import Correction
 from gpuwise.facts.hardware.ram import CHANNEL_BYTES, Ram, memory_text, take_ram, take_size
 from gpuwise.facts.loading import Field, Record, ShippedData, own_folder, own_rows, own_text, parse_csv, shipped_text
 from gpuwise.facts.sources import cell_sources, check_source, sources
@@ -73,6 +74,8 @@ class Cpu:
     """How many of them all figures above are of."""
     assumption: str = ""
     """Assumptions for an ambiguous name, in words."""
+    corrections: Mapping[str, Correction] = field(default_factory=dict[str, Correction])
+    """What was measured on this very processor, by key; empty in the catalogue."""
 
     @property
     def memory(self) -> str:

@@ -63,6 +63,7 @@ PARTS: Mapping[str, Mapping[str, str]] = {
         "uses": "What you can do with it",
         "formats": "Formats of weights, and what each costs",
         "speeds": "How fast, by tokens of context",
+        "measured": "Measured on this machine",
         "changes": "What would change it",
         "start": "What starts it",
         "ways": "What makes it fit",

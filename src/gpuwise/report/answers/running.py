@@ -51,6 +51,7 @@ def run_answer(document: Mapping[str, Any]) -> Answer:
         ),
         _fitting(d) if fits else _part_in_ram(d),
         [
+            *([Section("measured", TITLES["measured"], list(_measured(d)), first=True)] if d["measured"] else []),
             Section("formats", TITLES["formats"], [_formats(d)], first=fits),
             *([Section("speeds", TITLES["speeds"], [_speeds(d)], first=True)] if d["speeds"] else []),
             *([Section("memory", TITLES["memory"], [_memory(d), Notes(list(_memory_notes(d)))], first=True)] if fits else []),
@@ -79,6 +80,10 @@ def _fitting(d: At) -> list[Figure]:
         Figure("writes", (rate, " tokens/s"), span(rate), ("with ", speed["context"], " tokens of context")),
         Figure("memory", d["memory_bytes"], "", ("of ", d["device_bytes"], " that a program can have")),
     ]
+    if (found := _nearest(d)) is not None:
+        beside: Phrase = (_difference(found), " of predicted; ") if found["difference"].value is not None else ""
+        how: Phrase = (beside, found["program"], " in ", found["weights"], " after ", _tokens(found["before"]), " tokens")
+        figures.insert(1, Figure("measured", (found["measured_tokens_per_s"], " tokens/s"), "", how))
     if prompt:
         figures.insert(
             1, Figure("reads", (prompt, " tokens/s"), span(prompt), ("first token of that many after ", first.expected))
@@ -93,6 +98,17 @@ def _fitting(d: At) -> list[Figure]:
         users: Phrase = ("up to ", d["users"], " at once")
         figures.append(Figure("users", users, ("with ", d["context"], " tokens each"), each if d["at_once"] else ""))
     return figures
+
+
+def _nearest(d: At) -> At | None:
+    """What was measured of writing nearest to the format and the context of the answer; None without that."""
+    wrote = [m for m in d["measured"] if m["kind"].value == "decode" and m["sequences"].number == 1] if d["measured"] else []
+    context = d["context"].number
+    return min(wrote, key=lambda m: (m["weights"].value != d["weights"].value, abs(m["before"].number - context)), default=None)
+
+
+def _difference(m: At) -> Number:
+    return Number(m["difference"], lambda x: f"{x:+.0%}")
 
 
 def _part_in_ram(d: At) -> list[Figure]:
@@ -154,6 +170,49 @@ def _speeds(d: At) -> Table:
         for s in d["speeds"]
     ]
     return Table(TITLES["speeds"], columns, rows)
+
+
+KINDS = {"decode": "writes", "prompt": "reads", "total": "reads and writes"}
+
+
+def _measured(d: At) -> Iterator[Table | Notes]:
+    """What was measured beside what a device of its kind is predicted to have, and what the other speeds have of it."""
+    columns = [
+        Column("format", words=True),
+        Column("", words=True),
+        Column("tokens", leaves=2),
+        Column("after", leaves=2),
+        Column("measured, tokens/s"),
+        Column("predicted"),
+        Column("difference"),
+        Column("with", words=True, leaves=1),
+    ]
+    rows = [
+        Row(
+            [
+                Cell(m["weights"]),
+                Cell(KINDS[str(m["kind"].value)] + _how(m)),
+                Cell(_tokens(m["tokens"])),
+                Cell(_tokens(m["before"])),
+                Cell(m["measured_tokens_per_s"]),
+                Cell(m["predicted_tokens_per_s"], span(m["predicted_tokens_per_s"])),
+                Cell(_difference(m)) if m["difference"].value is not None else Cell("-"),
+                Cell(m["program"]),
+            ]
+        )
+        for m in d["measured"]
+    ]
+    yield Table(TITLES["measured"], columns, rows)
+    if d["factor"]:
+        times = Number(d["factor"], lambda x: f"{x:.2f}")
+        yield Notes(
+            [("Predicted: of a device of this kind. Speeds below are corrected by ", times, ", from what was measured here")]
+        )
+
+
+def _how(m: At) -> str:
+    at_once = f", {m['sequences'].text} at once" if m["sequences"].number > 1 else ""
+    return at_once + ("" if m["whole"].value else ", offloaded")
 
 
 def _memory(d: At) -> Stack:
