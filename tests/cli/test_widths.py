@@ -108,7 +108,7 @@ CASES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("lab simulate transpose --size 64 --on v100 --timeline", ("values equal", "load unit", "bank conflicts", "EPYC")),
     ("lab cpu-vs-gpu 64 --on 4090", ("this CPU", "RTX 4090", "FLOP/s")),
     ("validate", ("MAPE", "gemm", r"5\.0 %")),
-    ("validate --runs", ("no prediction",)),
+    ("validate --runs", ("No prediction", "gpuwise run")),
 )
 LONG = r"capacity|pick|plan gpt2"
 """What is computed for a second: by default on the narrow terminal alone, where most is cut."""

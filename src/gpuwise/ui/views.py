@@ -33,6 +33,7 @@ ANSWERS: Mapping[str, Callable[[Document], Answer]] = {
     "cost": costs.cost_answer,
     "own": steps.fit_answer,
     "ranks": scores.ranks_answer,
+    "runs": machine.runs_answer,
 }
 """Answers by question."""
 VIEWS: Mapping[str, Callable[[Document], list[str]]] = {
@@ -41,7 +42,6 @@ VIEWS: Mapping[str, Callable[[Document], list[str]]] = {
     "exercise": lab.exercise,
     "doctor": machine.doctor,
     "history": machine.history,
-    "runs": machine.runs,
 }
 """Those of them that are HTML directly."""
 KINDS = {"html": "text/html", "svg": "image/svg+xml", "json": "application/json", "csv": "text/csv"}

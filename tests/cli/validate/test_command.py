@@ -91,3 +91,24 @@ def test_local_writes_nothing_into_the_current_folder(
     monkeypatch.delenv("GPUWISE_RECORDS", raising=False)
     record = Path(gpuwise("validate", "--local", "--json").document["record"])
     assert record.parent == home and record.exists() and list(here.iterdir()) == []
+
+
+def test_local_shows_each_case_and_what_could_not_be_compared(
+    gpuwise: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from gpuwise.machine.bench.local import validation as local
+
+    results = [
+        local.LocalResult(
+            "resnet50 bf16", {"allocated_bytes": 1.1e9, "step_time_s": 0.09}, {"allocated_bytes": 1e9, "step_time_s": 0.1}
+        ),
+        local.LocalResult("gpt2 bf16", {"allocated_bytes": 2e9}, {"failed": "out of memory"}),
+    ]
+    monkeypatch.setattr(local, "find_machine", lambda: local.Machine("cuda", "L4", 24 << 30, "580.1", "2.14.1", (8, 9)))
+    monkeypatch.setattr(local, "run", lambda *_, **__: results)  # pyright: ignore[reportUnknownLambdaType]
+    ran = gpuwise("validate", "--local", "--record", str(tmp_path / "r"))
+    words = " ".join(ran.out.split())
+    assert ran.code == 0 and " 1 of " in ran.out.splitlines()[0] and f"record: {tmp_path / 'r'}" in ran.err
+    for part in ("+10.0 %", "-10.0 %", "resnet50 bf16", "Measuring gpt2 bf16: out of memory", "step time 1 10.0 %"):
+        assert part in words, part
+    assert ran.out.splitlines()[-1].endswith("gpuwise validate --runs")

@@ -70,7 +70,7 @@ def validate(
     if runs:
         from gpuwise.cli.validate.runs import validate_runs
 
-        return validate_runs(json=json)
+        return validate_runs(shown, json=json)
     if ranks is not None:
         from gpuwise.cli.validate.ranks import validate_ranks
 
@@ -78,7 +78,7 @@ def validate(
     if local:
         from gpuwise.cli.validate.local import validate_local
 
-        return validate_local(only, minutes, None if record is None else Path(record), json=json)
+        return validate_local(only, minutes, None if record is None else Path(record), shown, json=json)
     from gpuwise.calibrate.validation import validate as score
 
     results = score(_folder(data), _families(family), all_check=all_check)

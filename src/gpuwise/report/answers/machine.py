@@ -3,14 +3,17 @@ went."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
+from gpuwise.report.answers.answer import Answer, Cell, Column, Command, Notes, Number, Row, Section, Table
+from gpuwise.report.answers.parts import PARTS
 from gpuwise.report.answers.values import At, cell, coded, placed, shown
 from gpuwise.report.page import Markup, TableCell, TableRow, Text, heading, notes, table, text
 from gpuwise.text import capital, escape
 from gpuwise.units import format_measured
 
+TITLES = PARTS["validate"]
 RESOURCES = (
     ("cpus", "processors"),
     ("memory_bytes", "memory"),
@@ -40,46 +43,121 @@ def doctor(document: Mapping[str, Any]) -> list[str]:
     return [*body, heading("The machine"), table("The machine", ["what", "value"], rows)]
 
 
+# --- predictions beside measurements of this machine ---
+
 KINDS = {"tune": "tune: all levers together, from one by one", "run": "run: a whole run, from the tuning or earlier runs"}
+QUANTITIES = {
+    "allocated_bytes": "peak allocated",
+    "reserved_bytes": "peak reserved",
+    "process_bytes": "nvidia-smi",
+    "step_time_s": "step time",
+}
 
 
-def runs(document: Mapping[str, Any]) -> list[str]:
-    """Trainings of this machine, predicted beside measured, or how to come by one."""
+def runs_answer(document: Mapping[str, Any]) -> Answer:
+    """Trainings of this machine, predicted beside measured."""
     d = At(document)
-    if not d["runs"]:
-        return [
-            "<p>No prediction of a training is kept here yet. <code>gpuwise run train.py</code> predicts one, runs it and keeps "
-            "both; <code>gpuwise tune train.py</code> does so of its levers.</p>"
-        ]
+    n = sum(int(r["n"].number) for r in d["runs"])
+    verdict = f"{n} prediction{'s' if n > 1 else ''} of trainings on this machine, beside what was measured"
     rows = [
-        TableRow(KINDS.get(r["kind"].text, r["kind"].text), [cell(r["n"]), cell(r["scripts"]), *(_percent(r[k]) for k in ERRORS)])
-        for r in d["runs"]
-    ]
-    head = ["predicted", "times", "scripts", "median error", "bias", "worst"]
-    body = [heading("Speed of your trainings: predicted against measured"), table("Errors", head, rows)]
-    each = [
-        TableRow(
-            r["on"].text,
+        Row(
             [
-                TableCell(f"{r['kind'].text} {r['job'].text[:8]}", r["basis"].text, "words"),
-                TableCell(r["device"].text, mark="words"),
-                *(TableCell(Markup(f"{shown(r[k]).html} {escape(r['per'].text)}/s")) for k in ("predicted", "measured")),
-                _percent(r["error"]),
-            ],
+                Cell(r["on"]),
+                Cell(f"{r['kind'].text} {r['job'].text[:8]}", r["basis"].text),
+                Cell(r["device"]),
+                *(Cell((r[key], f" {r['per'].text}/s")) for key in ("predicted", "measured")),
+                Cell(_percent(r["error"])),
+            ]
         )
         for r in reversed(list(d["each"]))
     ]
-    head = ["on", "script", "device", "predicted", "measured", "error"]
-    return [*body, heading("Each"), table("Each prediction", head, each)]
+    columns = [Column("on"), Column("script", words=True), Column("device", words=True, leaves=1)]
+    columns += [Column("predicted"), Column("measured"), Column("error")]
+    return Answer(
+        "validate",
+        verdict if n else "No prediction of a training was recorded yet",
+        lead="samples a second of your own trainings" if n else "gpuwise tune and gpuwise run record theirs",
+        parts=[
+            *_trainings(d["runs"]),
+            *(_part("each", Table(TITLES["each"], columns, rows)) if rows else ()),
+        ],
+        next=Command("Predict one, run it and record both", ["gpuwise", "run", "train.py"]),
+    )
 
 
-ERRORS = ("median_error", "bias", "worst")
+def _trainings(runs: At) -> Iterator[Section]:
+    columns = [Column("predicted", words=True), Column("times"), Column("scripts", leaves=1), Column("median error")]
+    columns += [Column("bias"), Column("worst")]
+    rows = [
+        Row([Cell(KINDS.get(r["kind"].text, r["kind"].text)), *_cells(r, "n", "scripts", "median_error", "bias", "worst")])
+        for r in runs
+    ]
+    if rows:
+        yield from _part("trainings", Table(TITLES["trainings"], columns, rows))
 
 
-def _percent(place: At) -> TableCell:
+def local_answer(document: Mapping[str, Any]) -> Answer:
+    """Real training steps of this machine, predicted beside measured."""
+    d = At(document)
+    machine, quantities = d["machine"], [s["quantity"].text for s in d["summary"]]
+    rows: list[Row] = []
+    missing: list[str] = []
+    for case in d["cases"]:
+        errors = [_error(case, q) for q in quantities]
+        if any(error is not None for error in errors):
+            sides = zip(quantities, errors, strict=True)
+            cells = ["-" if e is None else (case["measured"][q], f" {100 * e:+.1f} %") for q, e in sides]
+            rows.append(Row([Cell(case["case"]), *map(Cell, cells)]))
+        else:
+            side = "measuring" if case["measured"]["failed"] else "predicting"
+            why = case["measured" if side == "measuring" else "predicted"]["failed"]
+            missing.append(f"{side} {case['case'].text}: {why.text if why else 'nothing to compare'}")
+    shares = ("median_ape", "mape", "p90_ape", "bias")
+    summary = [Row([Cell(QUANTITIES[s["quantity"].text]), *_cells(s, "cases", *shares)]) for s in d["summary"]]
+    columns = [Column("", words=True), Column("cases"), Column("median error"), Column("MAPE")]
+    columns += [Column("90 % within", leaves=1), Column("bias")]
+    cases = [Column("case", words=True), *(Column(QUANTITIES[q]) for q in quantities)]
+    driver = f", driver {machine['driver'].text}" if machine["driver"].value else ""
+    on_cpu = machine["device"].value == "cpu"
+    return Answer(
+        "validate",
+        f"{machine['gpu'].text}: {len(rows)} of {d['asked'].text} cases compared",
+        "yes" if rows else "no",
+        f"torch {machine['torch'].text}{driver}",
+        parts=[
+            *(
+                [Section("quantities", TITLES["quantities"], [Table(TITLES["quantities"], columns, summary)], True)]
+                if rows
+                else []
+            ),
+            *([Section("cases", TITLES["cases"], [Table(TITLES["cases"], cases, rows)], first=True)] if rows else []),
+            *([Section("left-out", TITLES["left-out"], [Notes(missing)], first=True)] if missing else []),
+            *_trainings(d["runs"]),
+        ],
+        next=Command("Your own trainings", ["gpuwise", "validate", "--runs"]),
+        assumed=["No GPU here: the bytes of live storages on the CPU were compared, not time"] if on_cpu else [],
+    )
+
+
+def _part(name: str, block: Table | Notes) -> Iterator[Section]:
+    yield Section(name, TITLES[name], [block], first=True)
+
+
+def _cells(place: At, *names: str) -> list[Cell]:
+    """Counts, and errors in percent."""
+    return [Cell(place[n] if n in ("n", "scripts", "cases") else _percent(place[n])) for n in names]
+
+
+def _error(case: At, quantity: str) -> float | None:
+    """predicted / measured - 1."""
+    predicted, measured = case["predicted"][quantity].number, case["measured"][quantity].number
+    return predicted / measured - 1 if predicted and measured else None
+
+
+def _percent(place: At) -> Number:
     """A share with its sign, where one is worth a sign."""
     sign = "+" if place.name in ("bias", "error") else ""
-    return TableCell(placed(place, f"{100 * place.number:{sign}.1f} %"))
+    return Number(place, lambda share: f"{100 * share:{sign}.1f} %")
 
 
 def history(document: Mapping[str, Any]) -> list[str]:

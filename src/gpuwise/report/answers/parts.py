@@ -89,6 +89,10 @@ PARTS: Mapping[str, Mapping[str, str]] = {
         "left-out": "What is left out and why",
         "each-rank": "Each rank: seconds of a step, its own work and what it waits for",
         "collectives": "Collectives of a step",
+        "quantities": "Prediction against measurement",
+        "cases": "Each case: measured, and by how much the prediction is off",
+        "trainings": "Speed of your trainings: predicted against measured",
+        "each": "Each prediction",
     },
     "profile": {
         "parts": "The step in parts",
