@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import io
 import shlex
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import cache
 from typing import TYPE_CHECKING
 
 from gpuwise.cli.asked import asked
@@ -90,13 +91,25 @@ def _whole(answer: Answer, to: Console, names: Collection[str] | None) -> Iterat
 def _first(answer: Answer, to: Console) -> list[RenderableType]:
     """The first screen: as many rows and parts as it has lines for."""
     parts = [p for p in answer.parts if p.first]
+    most = max(LINES, LINES * 80 // to.width)
+
+    def measured(lines: Iterable[RenderableType]) -> tuple[list[RenderableType], int]:
+        made = [*lines]
+        return made, sum(len(to.render_lines(line, pad=False)) for line in made)
+
+    @cache
+    def part(i: int, rows: int) -> tuple[list[RenderableType], int]:
+        return measured(_part(parts[i], to, rows))
+
+    head = measured(_head(answer, to))
     made: list[RenderableType] = []
     for n, rows in [(n, rows) for n in range(len(parts), -1, -1) for rows in range(ROWS, FEWEST, -1)]:
-        made = [*_head(answer, to)]
-        for part in parts[:n]:
-            made += _part(part, to, rows)
-        made += _foot(answer, to, parts[:n], rows)
-        if sum(len(to.render_lines(line, pad=False)) for line in made) <= max(LINES, LINES * 80 // to.width):
+        pieces = [head, *(part(i, rows) for i in range(n))]
+        if n and sum(height for _, height in pieces) > most:
+            continue
+        pieces.append(measured(_foot(answer, to, parts[:n], rows)))
+        made = [line for lines, _ in pieces for line in lines]
+        if sum(height for _, height in pieces) <= most:
             break
     return made
 
