@@ -1,5 +1,6 @@
 import datetime
 import math
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -9,6 +10,8 @@ from gpuwise.errors import DataError, FieldError
 from gpuwise.facts.loading import (
     Field,
     Record,
+    Rows,
+    own_folder,
     parse_csv,
     parse_toml,
     shipped_text,
@@ -58,6 +61,42 @@ def test_csv_values_and_lines():
     assert (first.line, second.line) == (2, 5)
     assert second.number("rate") == 2000.0
     assert second.maybe("share") is None and second.maybe_integer("count") is None and second.names("tags") == ()
+
+
+ROWS_SCHEMA = {"id": Field("text"), "name": Field("text"), "aliases": Field("names", required=False), "rate": Field("number")}
+ROWS = "id,name,aliases,rate\na,A,one; two,1\nb,B,,none\n"
+
+
+def test_a_row_is_checked_when_it_is_asked_for(home: Path) -> None:
+    made: list[str] = []
+
+    def make(record: Record) -> float:
+        made.append(record.text("id"))
+        return record.number("rate")
+
+    rows = Rows("rates.csv", ROWS, ROWS_SCHEMA, make)
+    assert (list(rows), made) == (["a", "b"], [])
+    assert rows.names() == {"a": ["a", "A", "one", "two"], "b": ["b", "B"]}
+    assert (rows["a"], rows["a"], made) == (1.0, 1.0, ["a"])
+    with pytest.raises(DataError, match="rate is 'none'"):
+        rows["b"]
+    assert rows.get("c") is None
+
+
+def test_own_rows_win_and_are_checked_at_once(home: Path) -> None:
+    folder = own_folder()
+    folder.mkdir(parents=True)
+    (folder / "rates.csv").write_text("rate,id,name\n3,b,mine\n4,c,new\n")
+    rows = Rows("rates.csv", ROWS, ROWS_SCHEMA, lambda record: record.number("rate"))
+    assert dict(rows) == {"a": 1.0, "b": 3.0, "c": 4.0} and rows.names()["b"] == ["b", "mine"]
+    (folder / "rates.csv").write_text("rate,id,name\nnone,d,D\n")
+    with pytest.raises(FieldError, match="rate is 'none'"):
+        Rows("rates.csv", ROWS, ROWS_SCHEMA, lambda record: record.number("rate"))
+
+
+def test_an_id_twice_is_refused(home: Path) -> None:
+    with pytest.raises(DataError, match="appears twice"):
+        Rows("rates.csv", ROWS + "a,A,,1\n", ROWS_SCHEMA, lambda record: record)
 
 
 def test_toml_values_and_lines():

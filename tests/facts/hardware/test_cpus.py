@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuwise.errors import AmbiguousNameError, FieldError, InputError, UnknownNameError, UnpredictableError
-from gpuwise.facts.hardware.cpus import CPU_DTYPES, all_cpu_names, cpus, find_cpu, parse_cpus
+from gpuwise.facts.hardware.cpus import CPU_DTYPES, CPU_SCHEMA, all_cpu_names, cpu_from_record, cpus, find_cpu
 from gpuwise.facts.hardware.ram import FASTEST_MT_S, read_ram
-from gpuwise.facts.loading import shipped_text
+from gpuwise.facts.loading import parse_csv, shipped_text
 
 NAMES = {
     "EPYC 9654": "epyc-9654",
@@ -217,14 +217,8 @@ def test_a_row_that_contradicts_itself_is_refused(column: str, cell: str, field:
     cells[head.split(",").index(column)] = cell
     quoted = ",".join(f'"{c}"' if "," in c else c for c in cells)
     with pytest.raises(FieldError) as caught:
-        parse_cpus("\n".join([head, quoted]), "cpus.csv")
+        cpu_from_record(*parse_csv("\n".join([head, quoted]), CPU_SCHEMA, "cpus.csv"))
     assert caught.value.field == field and caught.value.line == 2 and caught.value.hint
-
-
-def test_an_id_twice_is_refused() -> None:
-    head, *rows = _rows()
-    with pytest.raises(FieldError, match="appears twice"):
-        parse_cpus("\n".join([head, rows[0], rows[0]]), "cpus.csv")
 
 
 def _split(row: str) -> list[str]:

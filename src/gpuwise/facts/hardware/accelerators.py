@@ -15,7 +15,7 @@ from types import MappingProxyType
 from gpuwise.dataclass import dataclass
 from gpuwise.errors import UnsupportedFormatError
 from gpuwise.facts.hardware.corrections import Correction
-from gpuwise.facts.loading import Field, Record, ShippedData, own_rows, parse_csv, parse_toml, shipped_text
+from gpuwise.facts.loading import Field, Record, Rows, ShippedData, parse_toml, shipped_text
 from gpuwise.facts.sources import cell_sources, check_source, sources
 from gpuwise.units import GIB, GIGA, KIB, MEGA, MIB, TERA
 
@@ -147,6 +147,7 @@ class Architecture:
     source: str
 
 
+FILE = "accelerators.csv"
 PCIE_BYTES_PER_S = {
     "3.0 x4": 3.938e9,
     "3.0 x8": 7.877e9,
@@ -222,14 +223,12 @@ ARCHITECTURE_SCHEMA: dict[str, Field] = {
 
 
 @cache
-def accelerators() -> Mapping[str, Accelerator]:
+def accelerators() -> Rows[Accelerator]:
     """The catalogue by id, in the order of the file, with a person's own rows, which win. Raises DataError when a shipped file is
     corrupt, FieldError for a row of their own."""
     with ShippedData():
         units = architectures()
-        rows = parse_csv(shipped_text("accelerators.csv"), ACCELERATOR_SCHEMA, "accelerators.csv")
-        shipped = _by_id(rows, units)
-    return MappingProxyType(shipped | _by_id(own_rows("accelerators.csv", ACCELERATOR_SCHEMA), units))
+    return Rows(FILE, shipped_text(FILE), ACCELERATOR_SCHEMA, lambda record: accelerator_from_record(record, units))
 
 
 def with_memory(accelerator: Accelerator, gb: float) -> Accelerator:
@@ -363,16 +362,6 @@ def rate_factors(record: Record) -> dict[str, float]:
             raise record.error(f"rate_factors holds {part!r}", field="rate_factors", hint="write dtype:factor")
         factors[dtype] = value
     return factors
-
-
-def _by_id(rows: list[Record], units: Mapping[str, Architecture]) -> dict[str, Accelerator]:
-    by_id: dict[str, Accelerator] = {}
-    for row in rows:
-        accelerator = accelerator_from_record(row, units)
-        if accelerator.id in by_id:
-            raise row.error(f"id {accelerator.id!r} appears twice", field="id", hint="remove one line")
-        by_id[accelerator.id] = accelerator
-    return by_id
 
 
 def _architecture(name: str, table: Record) -> Architecture:

@@ -7,11 +7,9 @@ of the vector unit. A format without dedicated instructions (``bf16`` on Zen 3) 
 
 from __future__ import annotations
 
-import csv
 import datetime
-import io
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import field, replace
 from functools import cache
 from types import MappingProxyType
@@ -20,7 +18,7 @@ from gpuwise.dataclass import dataclass
 from gpuwise.errors import AmbiguousNameError, InputError, UnknownNameError, UnpredictableError
 from gpuwise.facts.hardware.corrections import Correction
 from gpuwise.facts.hardware.ram import CHANNEL_BYTES, Ram, memory_text, take_ram, take_size
-from gpuwise.facts.loading import Field, Record, ShippedData, own_folder, own_rows, own_text, parse_csv, shipped_text
+from gpuwise.facts.loading import Field, Record, Rows, shipped_text
 from gpuwise.facts.sources import cell_sources, check_source, sources
 from gpuwise.units import GIGA, MEGA
 
@@ -136,55 +134,10 @@ CPU_SCHEMA: dict[str, Field] = {
 
 
 @cache
-def cpus() -> Mapping[str, Cpu]:
+def cpus() -> Rows[Cpu]:
     """The catalogue by id, in the order of the file, with a person's own rows, which win. Raises DataError when the shipped file
     is corrupt, FieldError for a row of their own."""
-    with ShippedData():
-        shipped = parse_cpus(shipped_text(FILE), FILE)
-    text = own_text(FILE)
-    return shipped if text is None else MappingProxyType({**shipped, **parse_cpus(text, str(own_folder() / FILE))})
-
-
-@cache
-def _one(cpu_id: str) -> Cpu:
-    """The processor of one line of the file: reading all of them takes a tenth of a second."""
-    head, by_id = _lines()
-    with ShippedData():
-        return parse_cpus(f"{head}\n{by_id[cpu_id]}", FILE)[cpu_id]
-
-
-@cache
-def _lines() -> tuple[str, Mapping[str, str]]:
-    """The header, and the lines by id."""
-    head, *rows = (line for line in shipped_text(FILE).split("\n") if line and not line.startswith("#"))
-    lines = {row.split(",", 1)[0]: row for row in rows}
-    for record in own_rows(FILE, CPU_SCHEMA):
-        _cpu(record)  # by the same rules
-        lines[record.text("id")] = _line(record, head.split(","))
-    return head, lines
-
-
-def _line(record: Record, columns: Sequence[str]) -> str:
-    """``record`` as a line of the shipped file."""
-    cells: list[str] = []
-    for column in columns:
-        value = record.values.get(column)
-        text = ";".join(map(str, value)) if isinstance(value, tuple) else "" if value is None else str(value)
-        cells.append(text.lower() if isinstance(value, bool) else text)
-    out = io.StringIO()
-    csv.writer(out, lineterminator="").writerow(cells)
-    return out.getvalue()
-
-
-def parse_cpus(text: str, file: str) -> Mapping[str, Cpu]:
-    """Processors from CSV text. Raises FieldError on a row that contradicts itself or cites no source."""
-    by_id: dict[str, Cpu] = {}
-    for record in parse_csv(text, CPU_SCHEMA, file):
-        cpu = _cpu(record)
-        if cpu.id in by_id:
-            raise record.error(f"id {cpu.id!r} appears twice", field="id", hint="give each row its own id")
-        by_id[cpu.id] = cpu
-    return MappingProxyType(by_id)
+    return Rows(FILE, shipped_text(FILE), CPU_SCHEMA, cpu_from_record)
 
 
 def find_cpu(text: str, ram: Ram | None = None) -> Cpu:
@@ -222,17 +175,7 @@ def names_no_processor(text: str) -> bool:
 @cache
 def all_cpu_names() -> tuple[str, ...]:
     """Ids, names and aliases of the catalogue."""
-    return tuple(name for names in _names_of().values() for name in names)
-
-
-@cache
-def _names_of() -> Mapping[str, Sequence[str]]:
-    """Id, name and aliases by id."""
-    head, by_id = _lines()
-    columns = head.split(",")
-    rows = dict(zip(by_id, csv.reader(by_id.values()), strict=True))
-    name, aliases = columns.index("name"), columns.index("aliases")
-    return {key: [key, row[name], *filter(None, row[aliases].split(";"))] for key, row in rows.items()}
+    return tuple(name for names in cpus().names().values() for name in names)
 
 
 _SOCKETS = (
@@ -280,11 +223,11 @@ def _named(spelling: tuple[str, ...], text: str) -> Cpu | None:
     by_spelling, words_of = _index()
     for words in (spelling, tuple(w for w in spelling if w not in _OFTEN_LEFT_OUT)):
         if exact := by_spelling.get(words):
-            return _one(exact)
+            return cpus()[exact]
         if any(len(word) > 2 or word.isalpha() for word in words):  # a bare 1 is of no processor
             fitting = [key for key, every in words_of.items() if every.issuperset(words)]
             if len(fitting) == 1:
-                return _one(fitting[0])
+                return cpus()[fitting[0]]
             if fitting:
                 raise AmbiguousNameError("processor", text, fitting[:8])
     return None
@@ -306,7 +249,7 @@ def _index() -> tuple[Mapping[tuple[str, ...], str], Mapping[str, frozenset[str]
     """Ids by the words of each way to write them in full, and all words by id."""
     by_spelling: dict[tuple[str, ...], str] = {}
     words_of: dict[str, frozenset[str]] = {}
-    for key, names in _names_of().items():
+    for key, names in cpus().names().items():
         spellings = [_words(name) for name in names]
         words_of[key] = frozenset[str]().union(*spellings)
         for spelling in spellings:
@@ -374,8 +317,8 @@ def _with_sockets(cpu: Cpu, sockets: int) -> Cpu:
     )
 
 
-def _cpu(r: Record) -> Cpu:
-    """One row in SI units. Raises FieldError where its figures contradict each other."""
+def cpu_from_record(r: Record) -> Cpu:
+    """One row of ``cpus.csv`` in SI units. Raises FieldError where its figures contradict each other."""
     _check(r)
     check_source(r)
     cells = cell_sources(r, CPU_SCHEMA)

@@ -27,9 +27,11 @@ from gpuwise.facts.hardware.systems import (
     box,
     default_system,
     joined,
+    system_names,
     system_with,
     systems,
     systems_of,
+    usual_system,
     with_count,
 )
 from gpuwise.facts.hardware.this import is_this, this_cluster
@@ -135,7 +137,7 @@ class UnlikeGpusError(UnknownNameError):
 class _Entry:
     """The words of one device."""
 
-    accelerator: Accelerator
+    id: str
     words: frozenset[str]
     """Words of its id, name and aliases."""
     implied: frozenset[str]
@@ -144,6 +146,12 @@ class _Entry:
     """The words of each way to write it in full; the first two are its id and its name."""
     meant: tuple[frozenset[str], ...]
     """Those of ``spellings`` that mean something."""
+    sized: Accelerator | None = None
+    """The device with the memory asked for, where it is sold with several sizes."""
+
+    @property
+    def accelerator(self) -> Accelerator:
+        return self.sized or accelerators()[self.id]
 
 
 def find_accelerator(text: str, prefer: Iterable[str] = ()) -> Accelerator:
@@ -161,15 +169,15 @@ def read_accelerator(text: str, prefer: Iterable[str] = ()) -> tuple[Accelerator
     if is_this(text):
         return this_cluster(text).accelerator, ""
     if len(text) <= LONGEST_NAME:
-        literal = _literal().get(text.strip().lower())
-        if literal is not None:
+        if (named := _literal().get(text.strip().lower())) is not None:
+            literal = accelerators()[named]
             return literal, _assumed(text, frozenset(_raw_words(text)), literal, ())
         for attempt in chain((text,), _without_remark(text), (_PLURAL.sub("", text.strip()),)):
             words = _words(attempt)
             candidates, dropped = _candidates(words)
             if candidates:
                 settled = _settle(text, candidates, prefer)
-                parts = [e.accelerator.id for e in (*candidates, *dropped) if e.accelerator.id != settled.id]
+                parts = [e.id for e in (*candidates, *dropped) if e.id != settled.id]
                 return settled, _assumed(text, words, settled, parts)
     raise _unknown(text[:LONGEST_NAME], [text[:LONGEST_NAME]])
 
@@ -195,13 +203,13 @@ def _assumed(text: str, words: frozenset[str], device: Accelerator, parts: Seque
     name = text.strip()
     if not sizes and device.memory_sizes_gb:
         return _size_taken(device)
-    entry = next(e for e in _entries() if e.accelerator.id == device.id)
+    entry = _entry_of(device)
     bare = words - _sizes(words)
     alone = [s - NOISE for s in entry.spellings]
     exact = any(bare - NOISE == s for s in alone)
-    forms, own = bare & _FORMS, frozenset(_raw_words(device.id))
+    forms, own = bare & _FORMS, entry.spellings[0]
     if not sizes and not (exact and forms) and _sizes(own):
-        alike = [i for i in accelerators() if _without_size(i) == _without_size(device.id) and forms <= {*_raw_words(i)}]
+        alike = [e.id for e in _entries() if _without_size(e) == _without_size(entry) and forms <= e.spellings[0]]
         parts = [*parts, *(i for i in alike if i not in parts and i != device.id)]
         return _reading(name, device, parts) if parts or not forms or forms - own else ""
     if sizes and device.memory_nominal_gb not in sizes:
@@ -218,7 +226,7 @@ def _size_taken(device: Accelerator) -> str:
         return ""
     others = ", ".join(f"{size:g}" for size in own if size != gb)
     taken = f"{device.name} is taken with {gb:g} GB{', the largest' * (gb == max(own))}; it is also sold with {others} GB"
-    narrower = next((a for a in accelerators().values() if _is_narrower(a, device)), None)
+    narrower = next((e.accelerator for e in _entries() if _is_narrower(e, _entry_of(device))), None)
     if narrower is not None:
         sizes = " or ".join(f"{size:g}" for size in narrower.memory_sizes_gb)
         rate = narrower.memory_bandwidth_bytes_per_s / GIGA
@@ -226,11 +234,12 @@ def _size_taken(device: Accelerator) -> str:
     return f"{taken} (write '{device.name} {own[0]:g}GB')"
 
 
-def _is_narrower(other: Accelerator, device: Accelerator) -> bool:
+def _is_narrower(other: _Entry, entry: _Entry) -> bool:
     """Whether ``other`` is the same chip with fewer cores and less bandwidth."""
-    cores = frozenset(w for a in (other, device) for w in _raw_words(a.id) if _CORES.fullmatch(w))
-    same = frozenset(_raw_words(other.id)) - cores == frozenset(_raw_words(device.id)) - cores
-    return same and other.memory_bandwidth_bytes_per_s < device.memory_bandwidth_bytes_per_s
+    cores = frozenset(w for w in other.spellings[0] | entry.spellings[0] if _CORES.fullmatch(w))
+    if other.spellings[0] - cores != entry.spellings[0] - cores:
+        return False
+    return other.accelerator.memory_bandwidth_bytes_per_s < entry.accelerator.memory_bandwidth_bytes_per_s
 
 
 def _reading(name: str, device: Accelerator, others: Sequence[str]) -> str:
@@ -238,8 +247,9 @@ def _reading(name: str, device: Accelerator, others: Sequence[str]) -> str:
     return f"{name} is read as {device.name}{not_these}"
 
 
-def _without_size(accelerator_id: str) -> frozenset[str]:
-    return frozenset(w for w in _raw_words(accelerator_id) if not _MEMORY.fullmatch(w) and w not in _FORMS)
+def _without_size(entry: _Entry) -> frozenset[str]:
+    """The words of its id but for memory and form."""
+    return frozenset(w for w in entry.spellings[0] if not _MEMORY.fullmatch(w) and w not in _FORMS)
 
 
 def _sizes(words: Iterable[str]) -> frozenset[str]:
@@ -445,7 +455,10 @@ def _usual_of_full_hosts(candidates: Iterable[str], counts: Sequence[int]) -> st
 
 def _find_system(text: str) -> System | None:
     key = _system_key(text)
-    return (_systems_by_name() if "/" not in key else _systems_by_device()).get(key)
+    if "/" in key:
+        return _systems_by_device().get(key)
+    named = _system_ids().get(key)
+    return None if named is None else usual_system(named)
 
 
 def _counted_by(system: System, name: str) -> int:
@@ -459,12 +472,11 @@ def _system_key(text: str) -> str:
 
 
 @cache
-def _systems_by_name() -> Mapping[str, System]:
+def _system_ids() -> Mapping[str, str]:
     """By id and alias."""
-    table: dict[str, System] = {}
-    for system_id, system in systems().items():
-        table[_system_key(system_id)] = system
-        table |= {_system_key(alias): system for alias in (*system.aliases, *system.host_aliases)}
+    table: dict[str, str] = {}
+    for system_id, names in system_names().items():
+        table |= {_system_key(name): system_id for name in names}
     return MappingProxyType(table)
 
 
@@ -522,7 +534,7 @@ def _settle(text: str, candidates: list[_Entry], prefer: Iterable[str]) -> Accel
     candidates = sorted(settled, key=lambda c: c.accelerator.form != "SXM")  # stable: the part most people rent comes first
     usual = _preferred(candidates, USUAL)
     first = usual if len(usual) == 1 else []
-    ids = [c.accelerator.id for c in (*first, *(c for c in candidates if c not in first))]
+    ids = [c.id for c in (*first, *(c for c in candidates if c not in first))]
     raise AmbiguousNameError("accelerator", text, ids, usual=bool(first))
 
 
@@ -594,20 +606,20 @@ def _with_size(entry: _Entry, sizes: frozenset[str]) -> _Entry | None:
         return entry
     sold = {f"{gb:g}gb": gb for gb in entry.accelerator.memory_sizes_gb}
     if len(sizes) == 1 and (gb := sold.get(next(iter(sizes)))) is not None:
-        return replace(entry, accelerator=with_memory(entry.accelerator, gb))
+        return replace(entry, sized=with_memory(entry.accelerator, gb))
     return None
 
 
 def _is_sized(entry: _Entry) -> bool:
     """Whether the memory is a part of the device's id, so that another size is another part."""
-    return any(_MEMORY.fullmatch(w) for w in _raw_words(entry.accelerator.id))
+    return any(_MEMORY.fullmatch(w) for w in entry.spellings[0])
 
 
 def _same_chip(entry: _Entry, written: Sequence[_Entry]) -> bool:
     """Whether ``entry`` is one of ``written`` but for the number of cores and the memory in its name."""
 
     def chip(e: _Entry) -> frozenset[str]:
-        return frozenset(w for w in _raw_words(e.accelerator.id) if not _CORES.fullmatch(w) and not _MEMORY.fullmatch(w))
+        return frozenset(w for w in e.spellings[0] if not _CORES.fullmatch(w) and not _MEMORY.fullmatch(w))
 
     return any(chip(entry) == chip(e) or _is_sized(e) for e in written)
 
@@ -692,33 +704,45 @@ def _vocabulary() -> frozenset[str]:
 
 @cache
 def _entries() -> tuple[_Entry, ...]:
-    every = [(a, [a.memory_type, *(s for s in (a.id, a.name, *a.aliases) if "_" not in s)]) for a in accelerators().values()]
+    """Those of the catalogue, from the texts of its rows: few of them are asked for."""
+    rows = accelerators()
+    types, forms, sizes, rates = (rows.texts(c) for c in ("memory_type", "form", "memory_gb", "bandwidth_gb_s"))
+    every = {key: [types[key], *(s for s in names if "_" not in s)] for key, names in rows.names().items()}
     # spelled at once: a bar is in no name, and in none of the spellings
-    spelled = iter(_spelled("|".join(name for _, names in every for name in names)).split("|"))
-    return tuple(_entry(a, [_words_of(next(spelled)) for _ in names]) for a, names in every)
+    spelled = iter(_spelled("|".join(name for names in every.values() for name in names)).split("|"))
+    words = {key: [_words_of(next(spelled)) for _ in names] for key, names in every.items()}
+    return tuple(_entry(key, words[key], forms[key], {_rounded(sizes[key], "gb"), _rounded(rates[key], "gbps")}) for key in every)
 
 
-def _entry(accelerator: Accelerator, words: Sequence[Sequence[str]]) -> _Entry:
-    """``words`` of its memory's type, its id, its name and its aliases."""
+def _rounded(cell: str, unit: str) -> str:
+    """``32gb``; what is no number is reported where the row is read."""
+    try:
+        return f"{float(cell):g}{unit}"
+    except ValueError:
+        return cell
+
+
+def _entry(accelerator_id: str, words: Sequence[Sequence[str]], form: str, sizes: set[str]) -> _Entry:
+    """``words`` of its memory's type, its id, its name and its aliases; ``sizes``: its memory and bandwidth."""
     memory_type, *names = words
     spellings = [frozenset(name) for name in names]
     meant = [s - (NOISE - _DISTINCT) for s in spellings]
-    memory = accelerator.memory_nominal_gb or 0.0
-    rate = f"{accelerator.memory_bandwidth_bytes_per_s / GIGA:g}gbps"
-    implied = {f"{memory:g}gb", rate, accelerator.form.lower(), *memory_type}
-    if accelerator.form == "Superchip":
+    implied = {*sizes, form.lower(), *memory_type}
+    if form == "Superchip":
         implied.add("sxm")  # tables write "GB200 SXM"
-    return _Entry(accelerator, frozenset[str]().union(*spellings), frozenset(implied), tuple(spellings), tuple(meant))
+    return _Entry(accelerator_id, frozenset[str]().union(*spellings), frozenset(implied), tuple(spellings), tuple(meant))
+
+
+def _entry_of(device: Accelerator) -> _Entry:
+    return next(e for e in _entries() if e.id == device.id)
 
 
 @cache
-def _literal() -> Mapping[str, Accelerator]:
-    """Ids, and aliases written with an underscore: those are other tools' identifiers and only match letter
-    by letter."""
-    table = {a.id: a for a in accelerators().values()}
-    for accelerator in accelerators().values():
-        table |= {alias.lower(): accelerator for alias in accelerator.aliases if "_" in alias}
-    return MappingProxyType(table)
+def _literal() -> Mapping[str, str]:
+    """Ids by id, and by aliases with an underscore: those are other tools' identifiers and only match letter by letter."""
+    names = accelerators().names()
+    aliases = {alias.lower(): key for key, (_, _, *others) in names.items() for alias in others if "_" in alias}
+    return MappingProxyType({key: key for key in names} | aliases)
 
 
 @cache
@@ -728,7 +752,4 @@ def _spelled_out() -> frozenset[str]:
 
 @cache
 def _all_names() -> tuple[str, ...]:
-    names: list[str] = []
-    for accelerator in accelerators().values():
-        names += [accelerator.id, accelerator.name, *accelerator.aliases]
-    return tuple(dict.fromkeys(names))
+    return tuple(dict.fromkeys(name for names in accelerators().names().values() for name in names))

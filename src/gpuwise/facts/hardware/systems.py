@@ -262,11 +262,26 @@ def link_generations() -> Mapping[str, LinkGeneration]:
 @cache
 def systems() -> Mapping[str, System]:
     """Systems by id, with the device each is usually sold with. Raises DataError."""
-    by_name: dict[str, System] = {}
-    for record in _system_records().values():
-        for accelerator_id in record.names("accelerators")[:1]:
-            by_name[record.name] = _system(record, accelerators()[accelerator_id])
-    return MappingProxyType(by_name)
+    return MappingProxyType({name: usual_system(name) for name in system_names()})
+
+
+@cache
+def usual_system(system_id: str) -> System:
+    """The system with the device that it is usually sold with. Raises DataError."""
+    record = _system_records()[system_id]
+    return _system(record, accelerators()[record.names("accelerators")[0]])
+
+
+@cache
+def system_names() -> Mapping[str, Sequence[str]]:
+    """Id and aliases, of its hosts too, by the id of each system that is sold with a device. Raises DataError."""
+    return MappingProxyType(
+        {
+            name: (name, *record.names("aliases"), *record.names("host_aliases"))
+            for name, record in _system_records().items()
+            if record.names("accelerators")
+        }
+    )
 
 
 def system_with(system_id: str, accelerator: Accelerator) -> System:

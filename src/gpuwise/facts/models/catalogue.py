@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import fields, replace
-from functools import cache, lru_cache
+from functools import cache
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, cast
 
 from gpuwise.errors import DataError, FieldError, InputError, UnknownNameError
@@ -28,19 +27,44 @@ OWN_FILE = "models.toml"
 """Of a person's own models, in the form of the files of the catalogue."""
 _FIELDS = frozenset(f.name for f in fields(Architecture)) - {"id", "family", "extras", "extra_parameters", "stored_format"}
 _KEYS = _FIELDS | {"hf", "extra"}
+_FAMILY = re.compile(r"^\[(?!.*\.models\]$).*\n(?:(?!\[).*\n|\[.*\.models\]\n)*", re.MULTILINE)
+"""A family in a file of the catalogue: a header, and its lines with those under its ``[family.models]``."""
+_MODEL = re.compile(r'^"(.+?)" = ', re.MULTILINE)
+
+
+class _Models(Mapping[str, Architecture]):
+    """Models by their id; a family of the shipped files is read when one of it is asked for, a person's own at once."""
+
+    def __init__(self) -> None:
+        self._families: dict[str, tuple[str, str]] = {}
+        self._read: dict[str, Architecture] = {}
+        for file in CATALOGUE_FILES:
+            for family in _FAMILY.findall(shipped_text(file)):
+                for key in _MODEL.findall(family):
+                    if key in self._families:
+                        raise DataError(f"{file}: model {key!r} appears twice")
+                    self._families[key] = (family, file)
+        self._own = _own()
+
+    def __getitem__(self, key: str) -> Architecture:
+        if key in self._own:
+            return self._own[key]
+        if key not in self._read:
+            self._read |= {arch.id: arch for arch in read_catalogue(*self._families[key])}
+        return self._read[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._families | self._own)
+
+    def __len__(self) -> int:
+        return len(self._families | self._own)
 
 
 @cache
 def models() -> Mapping[str, Architecture]:
     """Every named model by its id, with a person's own, which win. Raises DataError when a shipped file is broken, FieldError for
     their own."""
-    by_id: dict[str, Architecture] = {}
-    for file in CATALOGUE_FILES:
-        for arch in _shipped(file).values():
-            if arch.id in by_id:
-                raise DataError(f"{file}: model {arch.id!r} appears twice")
-            by_id[arch.id] = arch
-    return MappingProxyType(by_id | _own())
+    return _Models()
 
 
 def _own() -> dict[str, Architecture]:
@@ -53,27 +77,6 @@ def _own() -> dict[str, Architecture]:
     except DataError as error:
         hint = "one line is a model under its family, as in the guide on own facts"
         raise FieldError(error.message, file=str(own_folder()), hint=error.hint or hint) from None
-
-
-@cache
-def _shipped(file: str) -> Mapping[str, Architecture]:
-    """The models of one shipped file by their id; each file is read when a model of it is asked for."""
-    by_id: dict[str, Architecture] = {}
-    for arch in read_catalogue(shipped_text(file), file):
-        if by_id.setdefault(arch.id, arch) is not arch:
-            raise DataError(f"{file}: model {arch.id!r} appears twice")
-    return MappingProxyType(by_id)
-
-
-@lru_cache(1024)
-def _by_id(text: str) -> Architecture | None:
-    """The model with exactly this id: only the file that has a line of it is read."""
-    if own_text(OWN_FILE) is not None:
-        return None  # which may have it
-    for file in CATALOGUE_FILES:
-        if f'\n"{text}" = ' in shipped_text(file):
-            return _shipped(file).get(text)
-    return None
 
 
 @cache
@@ -109,7 +112,7 @@ def find_model(text: str) -> Architecture:
     if text and not any(c.isalpha() for c in text):
         # a version without a name: 1,5 is no Phi
         raise UnknownNameError("model", text, (), hint="name one, like llama-3.1-8b; `gpuwise models` lists all")
-    arch = _by_id(text) or _by_letters(text) or _named(text)
+    arch = models().get(text) or _by_letters(text) or _named(text)
     form = format_in_name(text)
     published = form in (None, arch.published_weights, arch.published_experts)
     return arch if published or text.lower() in _names().exact else replace(arch, stored_format=form)
@@ -205,7 +208,7 @@ def _on_hub(text: str) -> Architecture | None:
 
 def _by_letters(text: str) -> Architecture | None:
     """The model whose id is ``text`` but for its dashes: granite32b is Granite 3 2B, letter by letter."""
-    return next((m for name, m in models().items() if name.replace("-", "") == text.lower()), None)
+    return next((models()[name] for name in models() if name.replace("-", "") == text.lower()), None)
 
 
 def _is_path(text: str) -> bool:
