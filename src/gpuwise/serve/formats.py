@@ -185,12 +185,12 @@ def find_format(text: str) -> WeightFormat:
             return FORMATS[of[name]]
     names = (*LLAMA_CPP_FORMATS, *ENGINE_FORMATS, *MLX_FORMATS)
     if (exllama := _EXLLAMA.search(wanted)) is not None:
-        bits = float(exllama[1] or 4.0)
-        near = min(
-            (name for name in LLAMA_CPP_FORMATS if not name.startswith("IQ")),
-            key=lambda name: abs(8.0 * FORMATS[name].bytes_per_weight - bits),
-        )
-        hint = f"formats of ExLlama are not predicted; the nearest of llama.cpp in size is {near}"
+        near = "Q4_K_M or another format of llama.cpp"
+        if exllama[1]:
+            usual = (name for name in LLAMA_CPP_FORMATS if re.fullmatch(r"Q8_0|Q\d_K(_M)?", name))
+            bits = float(exllama[1])
+            near = min(usual, key=lambda name: abs(8.0 * FORMATS[name].bytes_per_weight - bits)) + ", the nearest in size"
+        hint = f"formats of ExLlama are not predicted: name the model without it, and --weights {near}"
         raise UnknownNameError("weight format", text, (), hint=hint)
     raise UnknownNameError("weight format", text, names, hint="it is one of " + ", ".join(names))
 

@@ -1,6 +1,7 @@
 """The catalogue of models, and the names people give them."""
 
 import re
+import tomllib
 from dataclasses import replace
 
 import pytest
@@ -8,6 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gpuwise.errors import AmbiguousNameError, DataError, FieldError, InputError, UnknownNameError
+from gpuwise.facts.loading import shipped_text
 from gpuwise.facts.models import catalogue as model_files
 from gpuwise.facts.models.architecture import Encoder, Moe, Patches
 from gpuwise.facts.models.catalogue import find_model, models, read_catalogue
@@ -143,6 +145,69 @@ def test_ambiguous_names_list_candidates(typed: str) -> None:
         find_model(typed)
     assert len(caught.value.candidates) >= 2
     assert caught.value.candidates[0] in str(caught.value.hint)
+
+
+@pytest.mark.parametrize(
+    ("typed", "usual"),
+    [
+        ("mistral", "mistral-7b"),
+        ("mistral:latest", "mistral-7b"),
+        ("mixtral", "mixtral-8x7b"),
+        ("qwen", "qwen3-8b"),
+        ("qwen3", "qwen3-8b"),
+        ("llama", "llama-3.1-8b"),
+        ("Llama3.2", "llama-3.2-3b"),
+        ("library/gemma3", "gemma-3-4b"),
+        ("codellama", "codellama-7b"),
+    ],
+)
+def test_of_several_the_one_that_people_run_comes_first(typed: str, usual: str) -> None:
+    with pytest.raises(AmbiguousNameError) as caught:
+        find_model(typed)
+    assert caught.value.usual and caught.value.candidates[0] == usual
+    assert caught.value.hint == f"choose one; the most common is {usual!r}"
+
+
+def test_a_vision_model_by_its_bare_name_has_its_language_model_as_a_hint() -> None:
+    with pytest.raises(UnknownNameError, match="'mistral-7b'"):
+        find_model("llava")
+
+
+def test_each_usual_name_is_asked_for_and_means_a_model() -> None:
+    tables = tomllib.loads(shipped_text("usual.toml"))
+    for table in ("ollama", "family", "language"):
+        for name, model in tables[table].items():
+            assert model in models(), name
+            try:
+                pytest.fail(f"{name} means {find_model(name).id} alone: leave it out")
+            except (AmbiguousNameError, UnknownNameError) as error:
+                assert model in str(error.hint)
+
+
+@pytest.mark.parametrize(
+    ("typed", "model"),
+    [
+        ("library/llama3.1:8b", "llama-3.1-8b"),
+        ("ollama.com/library/qwen3:8b", "qwen3-8b"),
+        ("registry.ollama.ai/library/gemma3:12b", "gemma-3-12b"),
+        ("hf.co/bartowski/Meta-Llama-3.1-8B-Instruct-GGUF:Q4_K_M", "llama-3.1-8b"),
+        ("https://huggingface.co/Qwen/Qwen3-8B", "qwen3-8b"),
+        ("gemma3n:e4b", "gemma-3n-e4b"),
+        ("deepseek-v4", "deepseek-v4-flash"),
+        ("mistral-7b-v0.1", "mistral-7b"),
+    ],
+)
+def test_names_with_an_address_a_user_or_a_tag(typed: str, model: str) -> None:
+    assert find_model(typed).id == model
+
+
+def test_an_unknown_name_of_ollama_is_not_asked_for_on_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
+    def never(text: str) -> None:
+        raise AssertionError(text)
+
+    monkeypatch.setattr("gpuwise.facts.models.hub.fetch_model", never)
+    with pytest.raises(UnknownNameError, match="ollama pull someone/thing:mine"):
+        find_model("someone/thing:mine")
 
 
 def test_unknown_name_suggests() -> None:

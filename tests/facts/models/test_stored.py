@@ -1,17 +1,20 @@
 """The format in a model's name or config is used or refused, never dropped."""
 
 import json
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.facts.models.test_configs import CONFIGS
 
-from gpuwise.errors import FieldError, InputError
+from gpuwise.errors import FieldError, InputError, UnknownNameError
 from gpuwise.facts.models.catalogue import find_model, models
 from gpuwise.facts.models.configs import architecture_from_config
 from gpuwise.plan.api import fit, make_plan
 from gpuwise.plan.goal import Wishes
 from gpuwise.serve.engines.engine import bits_as_stored
+from gpuwise.serve.formats import find_format
 
 NAMES = {
     "{}-AWQ": "int4_wo",
@@ -120,3 +123,26 @@ def test_a_folder_with_quantized_weights_decodes_in_them(tmp_path):
     arch = find_model(str(tmp_path))
     assert arch.stored_format == "int4_wo"
     assert "int4_wo weights" in decode(arch, arch.stored_format, [find_target("4090")], context=128).text
+
+
+@pytest.mark.parametrize(
+    ("name", "form", "near"),
+    [
+        ("someone/Qwen3-8B-exl3-4.0bpw", "exl3-4bpw", "Q3_K_M"),
+        ("someone/Qwen3-8B-5.0bpw-h6-exl2", "exl2-5bpw", "Q4_K_M"),
+        ("someone/Llama-3.1-8B-Instruct-exl2", "exl2", "Q4_K_M or another"),
+    ],
+)
+def test_formats_of_exllama_are_refused_with_the_nearest(name: str, form: str, near: str) -> None:
+    arch = find_model(name)
+    assert arch.stored_format == form and arch.id in ("qwen3-8b", "llama-3.1-8b")
+    with pytest.raises(UnknownNameError) as caught:
+        find_format(form)
+    assert near in str(caught.value.hint) and "ExLlama" in str(caught.value.hint)
+
+
+@pytest.mark.parametrize(("method", "form"), [("exl2", "exl2-4.25bpw"), ("exl3", "exl3-4.25bpw")])
+def test_a_config_of_exllama_says_its_bits(method: str, form: str, tmp_path: Path) -> None:
+    config = {**CONFIGS["llama-3-8b"], "quantization_config": {"quant_method": method, "bits": 4.25, "head_bits": 6}}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert find_model(str(tmp_path)).stored_format == form

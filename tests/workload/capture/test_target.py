@@ -204,6 +204,9 @@ def test_words_that_are_targets() -> None:
     assert all(map(is_target, ["train.py", "train.py:f", "package.module:make_step", "/a/b.py:C.d"]))
     assert not any(map(is_target, ["someone/model-GGUF:Q4_K_M", "qwen3:q4_K_M", "org/model:UD-IQ2_XXS", "org/model:bf16"]))
     assert not any(map(is_target, ["llama-3.1-8b", "gpt2", "meta-llama/Llama-3", "8xH100-SXM"]))
+    names = ["library/llama3.1:8b", "user/model:tag", "mistral:latest", "gemma3n:e4b", "llama3:8b-instruct-q4_0", "mixtral:8x7b"]
+    assert not any(map(is_target, [*names, "hf.co/bartowski/X-GGUF:Q4_K_M", "ollama.com/library/qwen3:8b"]))
+    assert all(map(is_target, ["./folder/train:main", "~/train:main", "pkg:step"]))
 
 
 def test_only_the_libraries_that_run_are_imported_and_they_see_torch_as_it_is(tmp_path: Path) -> None:

@@ -18,11 +18,13 @@ from gpuwise.errors import DataError, FieldError, InputError, UnknownNameError
 from gpuwise.facts.loading import own_folder, own_text, shipped_text
 from gpuwise.facts.models.architecture import PARTS, READ_AS, Architecture, Extra, Mla, spelled_out
 from gpuwise.facts.models.checks import check_architecture
-from gpuwise.facts.models.names import NameTable, base_in_name, resolve_model_name
+from gpuwise.facts.models.names import GGUF_TYPE, NameTable, base_in_name, resolve_model_name, without_host
 from gpuwise.facts.models.stored import format_in_name
 from gpuwise.facts.models.unmodelled import refuse_unmodelled
 
 CATALOGUE_FILES = ("models_llama.toml", "models_gpt.toml", "models_moe.toml", "models_encoders.toml", "models_hybrid.toml")
+USUAL_FILE = "usual.toml"
+"""What most people mean by a name that several models have."""
 OWN_FILE = "models.toml"
 """Of a person's own models, in the form of the files of the catalogue."""
 _FIELDS = frozenset(f.name for f in fields(Architecture)) - {"id", "family", "extras", "extra_parameters", "stored_format"}
@@ -86,7 +88,8 @@ def _names() -> NameTable:
     for arch in models().values():
         for alias in (arch.name, *arch.aliases):
             names.setdefault(alias, arch.id)
-    return NameTable.of(names)
+    usual = tomllib.loads(shipped_text(USUAL_FILE))
+    return NameTable.of(names, {**usual["ollama"], **usual["family"], **usual["language"]})
 
 
 def find_model(text: str) -> Architecture:
@@ -109,6 +112,7 @@ def find_model(text: str) -> Architecture:
         stored = find_stored(text)
         if stored is not None and (arch := _in_files(str(stored), name=text)) is not None:
             return arch
+    text = without_host(text)
     if text and not any(c.isalpha() for c in text):
         # a version without a name: 1,5 is no Phi
         raise UnknownNameError("model", text, (), hint="name one, like llama-3.1-8b; `gpuwise models` lists all")
@@ -193,8 +197,12 @@ def _on_hub(text: str) -> Architecture | None:
     to be asked. Raises UnknownNameError where it does not answer, InputError where it does not have or show it."""
     from gpuwise.facts.models import hub
 
-    if hub.NAME.fullmatch(text) is None:
+    found = hub.NAME.fullmatch(text)
+    if found is None:
         return None
+    if found[2] and not GGUF_TYPE.fullmatch(found[2].lower()):
+        hint = f"as a model of Ollama it is not on this machine: ollama pull {text[:80]}, or give its .gguf file"
+        raise UnknownNameError("model", text[:80], (), hint=hint)
     try:
         found = hub.fetch_model(text)
     except hub.NoAnswerError as error:

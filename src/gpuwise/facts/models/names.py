@@ -19,12 +19,17 @@ _SIZE = re.compile(r"\d+(?:\.\d+)?[mbt]\d*|\d+x\d+b")
 _DOTTED = re.compile(r"(?<=\d)_(?=\d)")
 """``phi-1_5`` and ``stablelm-2-1_6b`` write a point as an underscore; ``llama3_8b`` does not."""
 FORMAT = re.compile(
-    r"[\s_.:-](?:fp8|fp16|f16|bf16|nvfp4|mxfp4|int[48]|[4568][-_]?bit|mlx|w[48]a16|awq|gptq|gguf|bnb|(?:ud-)?i?q[1-8]_(?:k(?:_(?:xl|[sml]))?|[01]|x?xs|nl|[sm]))"
+    r"[\s_.:-](?:exl[23]|\d+(?:\.\d+)?[-_]?bpw|fp8|fp16|f16|bf16|nvfp4|mxfp4|int[48]|[4568][-_]?bit|mlx|w[48]a16|awq|gptq|gguf|bnb|(?:ud-)?i?q[1-8]_(?:k(?:_(?:xl|[sml]))?|[01]|x?xs|nl|[sm]))"
     r"(?=[\s_.-]|$)"
 )
 """Stored formats of the same weights, llama.cpp's in a file's name (Q4_K_M.gguf) too."""
 GGUF_TYPE = re.compile(r"(?:ud-)?(?:i?q\d\w*|tq\d\w*|bf16|f16|f32|mxfp4\w*)")
 """A type of llama.cpp's files in small letters, as a file's name ends with it and a name on the Hub has it behind a colon."""
+OLLAMA_TAG = re.compile(
+    r"(?:latest|instruct|chat|text|code|base|cloud|[ae]?\d+(?:\.\d+)?[bm]|\d+x\d+b)(?:[-_.].*)?", re.IGNORECASE
+)
+"""What stands behind the colon of a name of Ollama's."""
+_HOST = re.compile(r"(?:https?://)?(?:(?:www\.)?ollama\.com|registry\.ollama\.ai|hf\.co|huggingface\.co)/", re.IGNORECASE)
 _SPELLINGS = (("codellama", "code llama"), ("tinyllama", "tiny llama"), ("command-r+", "command r plus"))
 _DECORATION = frozenset(
     {
@@ -55,6 +60,11 @@ _HINT = (
 Tokens = tuple[str, ...]
 
 
+def without_host(name: str) -> str:
+    """``name`` without the address of Ollama's library or of the Hub, and without Ollama's own namespace."""
+    return _HOST.sub("", name.strip(), count=1).removeprefix("library/")
+
+
 def name_tokens(name: str, *, dotted: bool = False) -> Tokens:
     """The comparable parts of a model name without its organisation. ``dotted`` reads ``1_5`` as 1.5."""
     text = name.strip().lower()
@@ -78,7 +88,7 @@ def _plain(tokens: Tokens) -> Tokens:
 def _unversioned(tokens: Tokens) -> Tokens:
     """Without decoration and a trailing ``v 0.1`` or ``2407``; two tokens always stay."""
     stem = list(_plain(tokens))
-    while len(stem) > 2 and _RELEASE.fullmatch(stem[-1]) and (stem[-2] == "v" or len(stem[-1]) == 4):
+    while len(stem) > 3 - (len(stem[-1]) == 4) and _RELEASE.fullmatch(stem[-1]) and (stem[-2] == "v" or len(stem[-1]) == 4):
         stem.pop()
         if stem[-1] == "v":
             stem.pop()
@@ -103,10 +113,12 @@ class NameTable:
     """Lower-case spelling to id."""
     levels: tuple[Mapping[Tokens, frozenset[str]], ...]
     """Tokens to ids, one table for each step of simplification."""
+    usual: Mapping[Tokens, str]
+    """Tokens to the id that most people mean, of names that several models have or none has."""
 
     @classmethod
-    def of(cls, names: Mapping[str, str]) -> NameTable:
-        """The table of ``names``, which maps spellings to ids."""
+    def of(cls, names: Mapping[str, str], usual: Mapping[str, str]) -> NameTable:
+        """The table of ``names``, which maps spellings to ids, with what is ``usual``."""
         exact: dict[str, str] = {}
         levels: list[dict[Tokens, frozenset[str]]] = [{} for _ in _SIMPLER]
         for name, model in names.items():
@@ -115,7 +127,8 @@ class NameTable:
                 for level, simpler in zip(levels, _SIMPLER, strict=True):
                     key = simpler(tokens)
                     level[key] = level.get(key, frozenset()) | {model}
-        return cls(tuple(dict.fromkeys(names.values())), exact, tuple(levels))
+        ids = tuple(dict.fromkeys(names.values()))
+        return cls(ids, exact, tuple(levels), {_plain(name_tokens(name)): model for name, model in usual.items()})
 
 
 def resolve_model_name(name: str, table: NameTable) -> str:
@@ -130,18 +143,21 @@ def resolve_model_name(name: str, table: NameTable) -> str:
     if exact is not None:
         return exact
     queries = dict.fromkeys(name_tokens(name, dotted=dotted) for dotted in (True, False))
+    usual = next((table.usual[_plain(query)] for query in queries if _plain(query) in table.usual), None)
     for level, simpler in zip(table.levels, _SIMPLER, strict=True):
         for query in queries:
             candidates = level.get(simpler(query)) if query else None
             if candidates:
-                return _only(name, candidates)
+                return _only(name, candidates, usual)
     refuse_unmodelled(name)
     plain = [_plain(query) for query in queries]
     candidates = frozenset[str]().union(
         *(ids for tokens, ids in table.levels[1].items() if any(_contains(tokens, query) for query in plain))
     )
     if candidates:
-        return _only(name, candidates)
+        return _only(name, candidates, usual)
+    if usual is not None:
+        raise UnknownNameError("model", name[:80], (), hint=f"the usual one has the language model {usual!r}: name that")
     _refuse_hardware(name)
     error = UnknownNameError("model", name[:80], table.ids)
     raise error if error.nearest else UnknownNameError("model", name[:80], (), hint=_HINT)
@@ -224,11 +240,12 @@ def _by_size(model: str) -> list[tuple[bool, float, str]]:
     return [(number is not None, float(number[0]) if number else 0.0, part) for number, part in parts]
 
 
-def _only(name: str, ids: Iterable[str]) -> str:
-    candidates = sorted(ids, key=_by_size)
+def _only(name: str, ids: Iterable[str], usual: str | None) -> str:
+    """The one of ``ids``; else raises AmbiguousNameError, with the ``usual`` one first."""
+    candidates = sorted(ids, key=lambda one: (one != usual, _by_size(one)))
     if len(candidates) == 1:
         return candidates[0]
     shown = candidates[:_MOST_CANDIDATES]
     if len(candidates) > len(shown):
         shown.append(f"{len(candidates) - len(shown)} more")
-    raise AmbiguousNameError("model", name[:80], shown)
+    raise AmbiguousNameError("model", name[:80], shown, usual=shown[0] == usual)

@@ -20,11 +20,16 @@ _EIGHT = frozenset({"int8", "8bit", "w8a16"})
 _FOUR = frozenset({"awq", "gptq", "int4", "4bit", "w4a16"})
 _MLX_BITS = (4, 5, 6, 8)
 _MLX_ORG = "mlx-community/"
+_EXLLAMA = re.compile(r"(?<![a-z0-9])(exl[23])(?![a-z0-9])")
+_BITS = re.compile(r"(?<![a-z0-9.])(\d+(?:\.\d+)?)[-_ ]?bpw")
 _GGUF = re.compile(r"(?:ud-)?(i?q[1-8]_.+)")
 
 
 def format_in_name(text: str) -> str | None:
     """The format that the words of a model's name say; None where they say none, or 16 bits."""
+    text = text.strip().lower()
+    if (exllama := _EXLLAMA.search(text)) is not None:
+        return _exllama(exllama[1], next(iter(_BITS.findall(text)), None))
     words = [
         re.sub(r"(?<=[4568])[-_]bit", "bit", found.strip(" _.:-"))
         for found in FORMAT.findall(text.strip().lower().rpartition("/")[2])
@@ -41,6 +46,11 @@ def format_in_name(text: str) -> str | None:
     return "int8_wo" if _EIGHT & {*words} else "int4_wo" if _FOUR & {*words} else None
 
 
+def _exllama(kind: str, bits: str | float | None) -> str:
+    """``exl3-4.0bpw``; without bits where none are known."""
+    return kind if bits is None else f"{kind}-{float(bits):g}bpw"
+
+
 def format_in_config(config: Config) -> str | None:
     """The format that ``quantization_config`` (or ``quantization``, as MLX writes it) says; None where there is none.
 
@@ -51,6 +61,9 @@ def format_in_config(config: Config) -> str | None:
         return None
     part = config.part(key)
     method = part.word("quant_method", "mlx" if key == "quantization" else "").lower()
+    if method in ("exl2", "exl3"):
+        average = part.values.get("bits")
+        return _exllama(method, average if isinstance(average, int | float) and not isinstance(average, bool) else None)
     bits = part.maybe("bits", "w_bit", "wbits")
     if method == "mlx":
         group, mode = part.maybe("group_size") or 64, part.word("mode", "affine")

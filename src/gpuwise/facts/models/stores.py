@@ -15,7 +15,10 @@ from gpuwise.errors import InputError
 from gpuwise.files import MIB, read_json, read_text
 
 _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
-_OLLAMA_NAME = re.compile(r"(?:([\w.-]+)/)?([\w.-]+)(?::([\w.-]+))?")
+_OLLAMA_NAME = re.compile(
+    r"(?:(hf\.co|huggingface\.co|registry\.ollama\.ai|ollama\.com)/)?(?:([\w.-]+)/)?([\w.-]+)(?::([\w.-]+))?"
+)
+_OLLAMA = "registry.ollama.ai"
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _MODEL_LAYER = "application/vnd.ollama.image.model"
 _MOST_FILES = 10_000
@@ -79,7 +82,8 @@ def _in_ollama(name: str) -> Path | None:
     root = Path(os.environ.get("OLLAMA_MODELS") or "~/.ollama/models").expanduser()
     if found is None or not root.is_dir():
         return None
-    manifest = root / "manifests" / "registry.ollama.ai" / (found[1] or "library") / found[2] / (found[3] or "latest")
+    host = _OLLAMA if found[1] in (None, "ollama.com") else found[1]
+    manifest = root / "manifests" / host / (found[2] or "library") / found[3] / (found[4] or "latest")
     if not manifest.is_file():
         return None
     layers = _object(read_json(manifest, most=MIB, hint="pull the model again")).get("layers")
