@@ -38,3 +38,9 @@ def parts_shown(shown: Shown) -> Collection[str] | None:
     if shown.all:
         return None
     return {f.name.replace("_", "-") for f in fields(cast(Any, shown)) if getattr(shown, f.name)}
+
+
+def shows_part(shown: Shown | None, name: str) -> bool:
+    """Whether the whole of a part is asked for, not only its rows on the first screen."""
+    asked = () if shown is None else parts_shown(shown)
+    return asked is None or name in asked

@@ -10,7 +10,7 @@ from cyclopts import Parameter
 
 from gpuwise.cli.options import Duration, Length, Money, Whole, bits_of, given, positive_count, rate_per_s, refuse
 from gpuwise.cli.reports import check_reports, report
-from gpuwise.cli.shown import options_shown
+from gpuwise.cli.shown import options_shown, shows_part
 from gpuwise.dataclass import dataclass
 from gpuwise.errors import GpuwiseError, InputError, NoRoomError, UnknownNameError
 
@@ -176,7 +176,9 @@ def capacity(
     """
     import datetime
 
+    from gpuwise.cli.answer import ROWS
     from gpuwise.facts.models.architecture import Architecture
+    from gpuwise.report.answers.serving import WEAK_GAIN
     from gpuwise.serve.capacity.answer import Question
     from gpuwise.serve.passes.capacity import WORKLOADS, usual_workload
 
@@ -200,6 +202,7 @@ def capacity(
     load, targets, demand = question(arch, asked, held)
     wanted, today = wanted_of(held, load), datetime.date.today()
     ranked, within = None, _limits(held)
+    strongest = None if json or html is not None or shows_part(shown, "changes") else (ROWS, WEAK_GAIN)
     if on is not None and (held.buy or held.form is not None or held.max_watts is not None):
         raise InputError("--buy, --form and --max-watts search for hardware, and --on names it", hint="leave one of them out")
     if on is None:
@@ -216,7 +219,7 @@ def capacity(
             return _answer(Question(arch, option.cluster, load, targets, demand, today, engine, own))
 
         ranked, answer = ranked.answered(ask, demand, within)
-        answer = answer if quick else _finished(answer)
+        answer = answer if quick else _finished(answer, strongest=strongest)
         if answer.served is not None:
             answer = replace(answer, cluster=answer.served.fleet.cluster)  # fewer accelerators were not requested
     else:
@@ -229,7 +232,7 @@ def capacity(
             wanted = replace(wanted, slowdown=learnt(arch.id, wanted.engine, cluster.accelerator.id))
         explain = not quick and sent.measure is None
         whole = Question(arch, cluster, load, targets, demand, today, wanted, held.price, held.provider)
-        answer = _finished(_enough(on, whole), explain=explain)
+        answer = _finished(_enough(on, whole), explain=explain, strongest=strongest)
     if sent.measure is not None:
         from gpuwise.cli.capacity.measure import measure_server
         from gpuwise.serve.measure.run import Bounds
@@ -521,10 +524,10 @@ def _answer(asked: Question) -> Draft:
         return draft_on(asked, say)
 
 
-def _finished(answer: Draft | Capacity, *, explain: bool = True) -> Capacity:
+def _finished(answer: Draft | Capacity, *, explain: bool = True, strongest: tuple[int, float] | None = None) -> Capacity:
     from gpuwise.cli.progress import progress
     from gpuwise.serve.capacity.answer import Draft, explained
 
     with progress("simulating") as say:
         whole = answer.completed() if isinstance(answer, Draft) else answer
-        return explained(whole, say) if explain else whole
+        return explained(whole, say, strongest=strongest) if explain else whole

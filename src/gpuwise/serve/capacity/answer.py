@@ -269,13 +269,18 @@ def capacity_on(question: Question, *, explain: bool = True, progress: Callable[
     return explained(answer, progress) if explain else answer
 
 
-def explained(answer: Capacity, progress: Callable[[str], None] = lambda words: None) -> Capacity:
-    """The answer with what single changes would bring."""
+def explained(
+    answer: Capacity,
+    progress: Callable[[str], None] = lambda words: None,
+    *,
+    strongest: tuple[int, float] | None = None,
+) -> Capacity:
+    """The answer with what single changes would bring; ``strongest`` as in :func:`~gpuwise.serve.capacity.changes.changes`."""
     progress("what changes would bring")
     if answer.served is not None:
         each, own = answer.served.each.expected, answer.served.configuration
         searched = next((a.limit for a in answer.considered if a.configuration == own), None)
-        return replace(answer, changes=changes(own, answer.load, answer.targets, each, searched=searched))
+        return replace(answer, changes=changes(own, answer.load, answer.targets, each, searched=searched, strongest=strongest))
     if answer.miss is None:
         return answer
     return replace(answer, changes=changes(answer.miss.limit.configuration, answer.load, answer.targets))

@@ -225,7 +225,7 @@ def search(
     if not able:
         errors.append(_too_few(cluster, wanted))
     every = [c for c in able if c.ranks <= most_ranks]
-    bounds = [(_bound(c, load, n), c) for c in (every if refine else _narrow(every))]
+    bounds = [(most_rate(c, load, n), c) for c in (every if refine else _narrow(every))]
     for bound, configuration in sorted(bounds, key=lambda b: rank.at_best(b[1].ranks, b[0], most)):
         limit = None
         if bound >= rank.needed_per_s(configuration):
@@ -262,7 +262,7 @@ def _too_few(cluster: Cluster, wanted: Requirements) -> NoRoomError:
     return NoRoomError(f"no replica of {words} fits {cluster.label}", hint="more GPUs of one host, or leave --tp and --pp out")
 
 
-def _bound(configuration: Configuration, load: Load, n: int) -> float:
+def most_rate(configuration: Configuration, load: Load, n: int) -> float:
     """Upper bound of a replica's requests per second; infinite for one that cannot be simulated, which reports the reason
     itself."""
     try:
@@ -286,7 +286,7 @@ def contends(
     accelerator: the largest bounds first, each simulated at that rate only, unless its time to first token is too long even
     for a request without others. True if undecidable: the search then reports the reason."""
     every = _narrow([c for c in _every(arch, cluster, load, wanted) if c.ranks <= most_ranks])
-    bounds = [(bound / c.ranks, c) for c in every if (bound := _bound(c, load, n)) < math.inf]
+    bounds = [(bound / c.ranks, c) for c in every if (bound := most_rate(c, load, n)) < math.inf]
     if not bounds:
         return True
     for bound, configuration in sorted(bounds, key=lambda b: -b[0]):
