@@ -38,7 +38,7 @@ from gpuwise.serve.capacity.document import fleet_document
 from gpuwise.serve.capacity.fleet import Demand, Fleet, about, fleet_for
 from gpuwise.serve.capacity.mixed import Kind, MixedFleet, mixed_fleet
 from gpuwise.serve.capacity.rate import Limit
-from gpuwise.serve.capacity.reliable import STEEP_WORDS, WIDER, is_steep, wider_by
+from gpuwise.serve.capacity.reliable import STEEP_WORDS, WIDER, is_steep, steep_rate, wider_by
 from gpuwise.serve.capacity.search import contends, least_ranks, search, with_slots
 from gpuwise.serve.engines.engine import LOCAL_ENGINE, engine_runs
 from gpuwise.serve.load.load import Load
@@ -254,8 +254,16 @@ def rank_accelerators(
             left_out.append(CapacityExclusion(name, _why(found.error, found.nearest)))
             continue
 
-        def wider(cluster: Cluster = candidate.cluster, slotted: Load = slotted, chosen: Requirements = chosen) -> Limit | None:
-            easier = wider_by(targets, WIDER)
+        def wider(
+            best: Limit = found.best,
+            cluster: Cluster = candidate.cluster,
+            slotted: Load = slotted,
+            chosen: Requirements = chosen,
+        ) -> Limit | None:
+            """The limit within wider targets; None where no layout is fast enough for the answer to be steep."""
+            easier, fast = wider_by(targets, WIDER), steep_rate(best)
+            if not contends(arch, cluster, slotted, easier, chosen, fast, n=REQUESTS):
+                return None
             return search(
                 arch, cluster, slotted, easier, chosen, demand=demand, n=REQUESTS, refine=False, resolution=RESOLUTION
             ).best

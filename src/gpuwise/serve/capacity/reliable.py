@@ -53,9 +53,10 @@ def wider_by(targets: Sequence[Target], factor: float) -> tuple[Target, ...]:
 
 def is_steep(limit: Limit, found: Search, cluster: Cluster, demand: Demand, wider: Callable[[], Limit | None]) -> bool:
     """Whether ``wider``, the limit within targets :data:`WIDER` times as wide, needs a tenth of the accelerators of ``limit``.
-    Skipped if no layout reaches that rate with any targets."""
-    each = limit.rate_per_s / limit.configuration.ranks
-    if found.most_each_per_s < STEEP / 2.0 * each:
+    Skipped if no layout reaches that rate with any targets, and for a demand that few accelerators serve: a fleet is one of them
+    at least."""
+    asked = demand.rate_per_s is not None or demand.users is not None
+    if found.most_each_per_s < steep_rate(limit) or (asked and _accelerators(limit, cluster, demand) < STEEP):
         return False
     other = wider()
     return (
@@ -63,6 +64,12 @@ def is_steep(limit: Limit, found: Search, cluster: Cluster, demand: Demand, wide
         and other.best is not None
         and _accelerators(limit, cluster, demand) >= STEEP * _accelerators(other, cluster, demand)
     )
+
+
+def steep_rate(limit: Limit) -> float:
+    """Requests per second and accelerator that ``limit`` is steep only above: half of :data:`STEEP` times its own, as fleets are
+    rounded up to whole replicas and systems."""
+    return STEEP / 2.0 * limit.rate_per_s / limit.configuration.ranks
 
 
 def _accelerators(limit: Limit, cluster: Cluster, demand: Demand) -> float:
