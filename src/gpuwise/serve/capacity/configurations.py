@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 from gpuwise.errors import InputError, NoRoomError, UnpredictableError
 from gpuwise.facts.hardware.systems import Cluster, System
@@ -74,7 +74,7 @@ class Configuration:
     @cached_property
     def server(self) -> Server:
         """The simulated engine of this configuration."""
-        return Server(self.arch, self.system, self.config, self.settings)
+        return _server(self.arch, self.system, self.config, self.settings)
 
     @property
     def key(self) -> str:
@@ -146,6 +146,12 @@ class Configuration:
             "adapters_at_once": None if o.adapters is None else o.adapters.at_once,
             "adapter_rank": None if o.adapters is None else o.adapters.rank,
         }
+
+
+@lru_cache(maxsize=1024)
+def _server(arch: Architecture, system: System, config: EngineConfig, settings: Settings) -> Server:
+    """One server for equal configurations: its memory and step times are worked out once."""
+    return Server(arch, system, config, settings)
 
 
 @dataclass(frozen=True, slots=True)

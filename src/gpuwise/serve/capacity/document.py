@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import cast
 
 from gpuwise.predict.estimate import Estimate, to_document
@@ -10,10 +11,11 @@ from gpuwise.serve.capacity.changes import Change
 from gpuwise.serve.capacity.commands import Command
 from gpuwise.serve.capacity.configurations import Configuration
 from gpuwise.serve.capacity.fleet import Fleet
-from gpuwise.serve.capacity.rate import METRICS, PERCENTILES, Point
+from gpuwise.serve.capacity.rate import PERCENTILES, Point
 from gpuwise.serve.capacity.saturation import kv_fill
 from gpuwise.serve.capacity.search import Assessment, throughput
 from gpuwise.serve.load.workloads import Workload
+from gpuwise.serve.simulate.run import METRICS, Metric
 
 TIMELINE_S, TIMELINE_POINTS = 60.0, 120
 
@@ -145,10 +147,7 @@ def point_document(configuration: Configuration, point: Point) -> dict[str, obje
         "saturated": point.saturated,
         "output_tokens_per_s_per_accelerator": throughput(configuration, point),
         "output_tokens_per_s_of_a_user": None if point.saturated else _finite(point.tokens_per_s_of_user),
-        "latency_s": {
-            metric: {f"p{q:g}": point.latency(metric, q) for q in PERCENTILES} | {"mean": point.latency(metric, None)}
-            for metric in METRICS
-        },
+        "latency_s": {metric: _latencies(point, metric) for metric in METRICS},
         "targets": [
             {"target": a.target.key, "value_s": None if point.saturated else a.value_s, "met": a.met and not point.saturated}
             for a in point.attained
@@ -157,6 +156,14 @@ def point_document(configuration: Configuration, point: Point) -> dict[str, obje
         "prefix_hit_share": run.prefix_hit_share,
         "preemptions": run.preemptions,
         "simulated_requests": len(run),
+    }
+
+
+def _latencies(point: Point, metric: Metric) -> dict[str, float | None]:
+    """Percentiles and mean of a latency in seconds; null past saturation, or where nothing has it."""
+    values = [math.nan] * len(PERCENTILES) if point.saturated else point.run.percentiles(metric, PERCENTILES)
+    return {f"p{q:g}": _finite(value) for q, value in zip(PERCENTILES, values, strict=True)} | {
+        "mean": point.latency(metric, None)
     }
 
 

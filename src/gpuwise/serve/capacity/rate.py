@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import cache, cached_property, partial
 from itertools import pairwise
 from typing import Any, cast
 
@@ -67,7 +67,7 @@ class Point:
     beyond: bool = False
     """Above a rate at which queues grew in a longer run."""
 
-    @property
+    @cached_property
     def saturated(self) -> bool:
         """Whether the queue grew without end: an open load above what the server does."""
         return self.beyond or (not self.closed and self.run.saturated)

@@ -11,7 +11,7 @@ from typing import Any
 
 from gpuwise.errors import InputError
 from gpuwise.facts.hardware.accelerators import Accelerator
-from gpuwise.serve.engines.engine import EngineConfig, version_number
+from gpuwise.serve.engines.engine import ENGINES, EngineConfig, version_number
 from gpuwise.serve.engines.settings import EngineRules, Settings, Tier
 from gpuwise.units import GIB
 
@@ -41,11 +41,17 @@ def _rules(entry: dict[str, Any]) -> EngineRules:
 
 def engine_rules(config: EngineConfig) -> EngineRules:
     """Rules of the engine at its version. Raises InputError for a version that is not simulated."""
-    rows = _releases(config.engine) if config.program.rules is None else (config.program.rules,)
-    version = version_number(config.version or config.program.newest)
-    old_enough = [row for row in rows if version_number(row.since) <= version]
+    return _rules_at(config.engine, config.version)
+
+
+@cache
+def _rules_at(engine: str, version: str | None) -> EngineRules:
+    program = ENGINES[engine]
+    rows = _releases(engine) if program.rules is None else (program.rules,)
+    number = version_number(version or program.newest)
+    old_enough = [row for row in rows if version_number(row.since) <= number]
     if not old_enough:
-        raise InputError(f"{config.engine} {config.version} is not simulated", hint=f"the oldest is {rows[0].since}")
+        raise InputError(f"{engine} {version} is not simulated", hint=f"the oldest is {rows[0].since}")
     return old_enough[-1]
 
 

@@ -7,7 +7,7 @@ between two tokens of an answer, is not stored per token: a stretch of steps has
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import numpy as np
@@ -135,18 +135,21 @@ class Run:
 
     def percentile(self, metric: Metric, q: float) -> float:
         """The ``q``-th percentile (0 to 100), in seconds; NaN where nothing has the metric."""
+        return self.percentiles(metric, (q,))[0]
+
+    def percentiles(self, metric: Metric, levels: Sequence[float]) -> list[float]:
+        """The percentiles at ``levels`` (0 to 100), in seconds; NaN where nothing has the metric."""
         if metric != "itl":
             values = self.column(metric)
             values = values[np.isfinite(values)]
-            return float(np.percentile(values, q)) if len(values) else float("nan")
+            return np.percentile(values, levels).tolist() if len(values) else [math.nan] * len(levels)
         gaps, tokens = self._gaps()
         if not len(gaps):
-            return float("nan")
+            return [math.nan] * len(levels)
         order = np.argsort(gaps, kind="stable")
         upto = np.cumsum(tokens[order], dtype=np.int64)
-        at = min(int(np.searchsorted(upto, q / 100 * float(upto[-1]))), len(order) - 1)
-        ascending: F64 = gaps[order]
-        return float(ascending[at])
+        at = np.searchsorted(upto, [q / 100 * float(upto[-1]) for q in levels])
+        return gaps[order[np.minimum(at, len(order) - 1)]].tolist()
 
     def mean(self, metric: Metric) -> float:
         """In seconds; of ITL over all gaps."""
