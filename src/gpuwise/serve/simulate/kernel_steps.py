@@ -156,6 +156,7 @@ class KernelSteps:
         "_eager_s",
         "_graph_tokens",
         "_line_alone",
+        "_lines",
         "_q",
         "_seen",
         "_tokens",
@@ -225,6 +226,7 @@ class KernelSteps:
         self._chunks: list[list[float]] = chunks.tolist()
         self._chunk_floor = float(chunks[0, 0])
         self._seen: dict[tuple[int, int], float] = {}
+        self._lines: dict[int, float] = {}
 
     def products(self, width: int) -> F64:
         """[0..most] seconds of everything but attention and gaps over ``width`` tokens of each sequence."""
@@ -239,24 +241,27 @@ class KernelSteps:
         """Seconds of a step with the prompt chunks ``(new tokens, tokens before them)``."""
         tokens = decoding
         attention = 0.0
-        captured = self._graph_tokens
         seen = self._seen
         for chunk in chunks:
             tokens += chunk[0]
             attention += seen.get(chunk) or self._chunk(chunk)
-        if tokens == decoding + len(chunks):  # a token of each, as in decode steps: those whose caches came from elsewhere
-            captured = self._decode_graph
         floor = self._chunk_floor  # one launch per layer, whatever its content
+        attention -= len(chunks) * floor
+        line = self._lines.get(tokens)
+        if line is None:
+            line = self._lines[tokens] = _line(self._tokens, self._work, tokens)
         device = (
             self._alone[decoding]
-            + _line(self._tokens, self._work, tokens)
+            + line
             - self._line_alone[decoding]
             + self._attention[decoding]
             + self.slope[decoding] * cached_tokens
-            + max(attention - len(chunks) * floor, 0.0)
+            + (attention if attention > 0.0 else 0.0)
             + (0.0 if decoding else floor)
         )
-        return device if tokens <= captured else max(device, self._eager_s)
+        # a token of each, as in decode steps, is of those whose caches came from elsewhere
+        captured = self._decode_graph if tokens == decoding + len(chunks) else self._graph_tokens
+        return device if tokens <= captured or device > self._eager_s else self._eager_s
 
     def parts(self, decoding: I64, prompt_tokens: I64, cached_tokens: I64, n_steps: I64, total_s: F64) -> dict[str, float]:
         """Seconds of steps by what they went to: the weights' and caches' way from memory (``memory``), the arithmetic that comes
