@@ -47,7 +47,7 @@ def _made(cls: type, *, frozen: bool, eq: bool, init: bool, options: dict[str, b
     fields = dataclasses.fields(cls)
     methods: dict[str, Any] = {"__repr__": _repr}
     if init:
-        methods["__init__"] = _init(cls, fields, frozen=frozen, slots=slots)
+        methods["__init__"] = _Init(cls, lambda: _init(cls, fields, frozen=frozen, slots=slots))
     if eq:
         methods["__eq__"] = _eq(_getter(f.name for f in fields if f.compare))
         hashed = [f.name for f in fields if (f.compare if f.hash is None else f.hash)]
@@ -60,6 +60,18 @@ def _made(cls: type, *, frozen: bool, eq: bool, init: bool, options: dict[str, b
         if name not in own:
             setattr(cls, name, method)
     return cls
+
+
+class _Init:
+    """Stands for ``__init__`` until it is looked up, and is compiled then: half of the classes of a command make no object."""
+
+    def __init__(self, cls: type, make: Callable[[], Callable[..., None]]) -> None:
+        self._cls, self._make = cls, make
+
+    def __get__(self, one: object, cls: type) -> Callable[..., None]:
+        method = self._make()
+        self._cls.__init__ = method
+        return method.__get__(one, cls)
 
 
 def _init(cls: type, fields: tuple[dataclasses.Field[Any], ...], *, frozen: bool, slots: bool) -> Callable[..., None]:

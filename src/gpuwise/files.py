@@ -7,7 +7,6 @@ import os
 import re
 import stat
 import sys
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -223,6 +222,8 @@ def write_whole(path: Path, content: bytes | str) -> None:
 
     Raises InputError where it cannot be written there.
     """
+    import tempfile  # with shutil and its compressions, 5 ms that few commands need
+
     try:
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
         temporary = Path(name)

@@ -13,7 +13,6 @@ import contextlib
 import datetime
 import os
 import re
-import tempfile
 from collections.abc import Iterator, Sequence
 from functools import cache, lru_cache
 from pathlib import Path
@@ -129,6 +128,8 @@ def remove(source: str) -> tuple[Path, ...]:
 
 def _write(folder: Path, text: str, day: datetime.date, number: int) -> Path:
     """Write to a temporary file and give it the first free name: never half a file, never over another."""
+    import tempfile
+
     handle, temporary = tempfile.mkstemp(prefix=".", suffix=".part", dir=folder)
     try:
         with os.fdopen(handle, "w", encoding="utf-8", newline="") as file:

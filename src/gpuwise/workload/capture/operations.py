@@ -5,10 +5,10 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Mapping, Sequence
 from functools import cache
-from importlib.resources import files
+from pathlib import Path
 
 
 @cache
 def operations() -> Mapping[str, Mapping[str, Sequence[str]]]:
     """Section -> list -> names."""
-    return tomllib.loads(files("gpuwise.workload.capture").joinpath("operations.toml").read_text(encoding="utf-8"))
+    return tomllib.loads(Path(__file__).with_name("operations.toml").read_text(encoding="utf-8"))
