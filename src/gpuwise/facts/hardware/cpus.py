@@ -239,9 +239,19 @@ _OFTEN_LEFT_OUT = frozenset({"pro", "ryzen", "oryon"})
 """A PRO part is the plain one with management; the exact name wins where both exist."""
 
 
+_WORD = re.compile(r"[a-z]+|[0-9]+[a-z]*\+?")
+
+
 def _words(text: str) -> tuple[str, ...]:
-    words = re.findall(r"[a-z]+|[0-9]+[a-z]*\+?", re.sub(r"\b([mi])([1-9])\b", r"\1_\2", text.lower()))
-    return tuple(w for w in words if w not in _SAID_OR_NOT)
+    return _words_of(_spelled(text))
+
+
+def _spelled(text: str) -> str:
+    return re.sub(r"\b([mi])([1-9])\b", r"\1_\2", text.lower())
+
+
+def _words_of(spelled: str) -> tuple[str, ...]:
+    return tuple([w for w in _WORD.findall(spelled) if w not in _SAID_OR_NOT])
 
 
 @cache
@@ -249,8 +259,10 @@ def _index() -> tuple[Mapping[tuple[str, ...], str], Mapping[str, frozenset[str]
     """Ids by the words of each way to write them in full, and all words by id."""
     by_spelling: dict[tuple[str, ...], str] = {}
     words_of: dict[str, frozenset[str]] = {}
-    for key, names in cpus().names().items():
-        spellings = [_words(name) for name in names]
+    names_of = cpus().names()
+    spelled = iter(_spelled("\n".join(name for names in names_of.values() for name in names)).split("\n"))
+    for key, names in names_of.items():
+        spellings = [_words_of(next(spelled)) for _ in names]
         words_of[key] = frozenset[str]().union(*spellings)
         for spelling in spellings:
             by_spelling.setdefault(spelling, key)

@@ -417,6 +417,9 @@ class Architecture:
     """Uncertainty of a token's time from unknown dimensions: standard deviation of its logarithm, in addition to that of the
     prediction."""
 
+    def __hash__(self) -> int:
+        return hash(self.id)  # of 60 fields, 15 us: a key of every table
+
     @property
     def assumption(self) -> str:
         """What its name was taken for; empty where that was clear."""

@@ -17,7 +17,9 @@ with room for one batch of 512 (src/llama-kv-cache-iswa.cpp; its Phi-3 and Mistr
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -121,7 +123,8 @@ def kv_pool_tokens(arch: Architecture, pool_bytes: float, layout: CacheLayout = 
     return pool_bytes // kv_page_bytes(arch, layout) * layout.page_tokens / groups if groups else 0.0
 
 
-def _kinds(arch: Architecture, layout: CacheLayout) -> list[_Layers]:
+@lru_cache(256)
+def _kinds(arch: Architecture, layout: CacheLayout) -> Sequence[_Layers]:
     """Kinds of layers of the fullest stage."""
     if arch.kind not in ("decoder", "encoder-decoder"):
         return []
@@ -140,7 +143,7 @@ def _kinds(arch: Architecture, layout: CacheLayout) -> list[_Layers]:
     return [k._replace(n_layers=-(-k.n_layers // layout.stages)) for k in kinds if k.n_layers]
 
 
-def _group_layers(kinds: list[_Layers], layout: CacheLayout) -> int:
+def _group_layers(kinds: Sequence[_Layers], layout: CacheLayout) -> int:
     """Layers of a group: the smallest number of any kind, or the largest if they are nearly equal, to keep padding small."""
     if not kinds or not layout.grouped:
         return 1

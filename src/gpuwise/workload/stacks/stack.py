@@ -195,6 +195,9 @@ class Stack:
     instead: Instead = field(kw_only=True, compare=False)
     export: Exported = field(kw_only=True, compare=False)
 
+    def __hash__(self) -> int:
+        return hash(self.name)
+
     @property
     def chunks_loss(self) -> bool:
         """Whether its loss can be without whole logits, as it comes or by an option."""
