@@ -124,8 +124,23 @@ def test_a_point_of_the_front_is_chosen_by_the_keyboard(visit: Callable[..., Any
 
 
 @pytest.mark.slow
-def test_a_remedy_is_ticked_and_let_go(visit: Callable[..., Any]) -> None:
+def test_the_first_answer_of_a_fit_is_its_three_uses(visit: Callable[..., Any]) -> None:
     page = visit("/fit?" + urlencode({"model": "llama-3.1-8b", "on": "4090"}))
+    page.wait_for_selector("section[aria-label=Answer] h2.yes")
+    table = page.locator("section[aria-label=Answer] .scroll table").first
+    assert [row.split("\n")[0] for row in table.locator("tbody th").all_inner_texts()] == ["run it", "adapt it", "train it"]
+    page.locator("button[data-set='for=run']").click()
+    page.wait_for_selector("text=Formats of weights, and what each costs")
+    assert "for=run" in page.url
+    page.get_by_label("For", exact=True).select_option("train")
+    page.locator("button.go").first.click()
+    page.wait_for_selector("#memory")
+    assert "for=train" in page.url
+
+
+@pytest.mark.slow
+def test_a_remedy_is_ticked_and_let_go(visit: Callable[..., Any]) -> None:
+    page = visit("/fit?" + urlencode({"model": "llama-3.1-8b", "on": "4090", "for": "train"}))
     page.wait_for_selector("section[aria-label=Answer] h2.no")
     page.get_by_label("QLoRA", exact=False).and_(page.locator("[data-tick]")).first.check()
     page.wait_for_selector("section[aria-label=Answer] h2.yes")
@@ -272,7 +287,8 @@ PAGES = {
 }
 LONG_PAGES = {
     "/plan?" + urlencode(PLAN): "#front",
-    "/fit?model=llama-3.1-8b&on=4090": "#memory",
+    "/fit?model=llama-3.1-8b&on=4090&for=train": "#memory",
+    "/fit?model=llama-3.1-8b&on=4090": "section[aria-label=Answer] .scroll table",
     "/choose?for=infer&model=llama-3.1-8b": "section[aria-label=Answer] h2",
     "/choose?ask=compare&names=H100-SXM,4090": ".scroll table",
     "/choose?ask=cost&on=8xH100-SXM&hours=5000/month": "#drivers",

@@ -8,6 +8,7 @@ import html.parser
 import io
 import json
 import re
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -175,6 +176,18 @@ def test_what_stands_beside_the_next_answer_is_of_this_one(name: str) -> None:
         whole = made["html"][made["html"].index(part) :]
         assert brief[brief.index(part) :].split("</", 1)[0] == whole.split("</", 1)[0]
     assert {**read(brief).numbers, **read(made["html"]).numbers} == read(made["html"]).numbers
+
+
+def test_a_fit_shows_the_answer_of_its_use(gpuwise: Callable[..., Any]) -> None:
+    asked = words_of("fit", {"model": "gpt2", "on": "3060"})
+    assert asked == ["fit", "gpt2", "--on", "3060"]
+    uses = shown("fit", json.loads(gpuwise(*asked, "--json").out.splitlines()[-1]), asked)["html"]
+    assert all(f'data-set="for={use}"' in uses for use in ("run", "finetune", "train"))
+    asked = words_of("fit", {"model": "gpt2", "on": "3060", "for": "run", "context": "512", "weights": "Q8_0"})
+    run = shown("fit", json.loads(gpuwise(*asked, "--json").out.splitlines()[-1]), asked)["html"]
+    assert "Formats of weights, and what each costs" in run and "llama-server --model gpt2-Q8_0.gguf" in run
+    with pytest.raises(InputError):
+        words_of("fit", {"model": "gpt2", "on": "3060", "for": "sell"})
 
 
 def test_layouts_asked_together_are_each_what_it_is_alone() -> None:

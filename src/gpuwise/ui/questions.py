@@ -103,7 +103,20 @@ QUESTIONS: Mapping[str, Question] = {
         ),
         needs=("model",),
     ),
-    "fit": Question("fit", "A fit", (SUBJECT, GPUS, *TRAINING), always=("--for", "train"), needs=("model", "on")),
+    "fit": Question(
+        "fit",
+        "A fit",
+        (
+            SUBJECT,
+            GPUS,
+            replace(_choice("for", "For", "run finetune train", more=False), example="all three"),
+            Field("context", "Tokens of context, to run it", example="32k", more=True),
+            Field("weights", "Format of the weights, to run it", example="Q4_K_M", more=True),
+            Field("ram", "RAM, to run it", example="64GB ddr5-5600x2", more=True),
+            *TRAINING,
+        ),
+        needs=("model", "on"),
+    ),
     "pick": Question(
         "pick",
         "Pick one",
@@ -340,9 +353,7 @@ class Page:
 
 PAGES = (
     Page("plan", "Plan", "Which layout, how long, how much, to train this?", ("plan",)),
-    Page(
-        "fit", "Fit", "Will it fit, what fills the memory, and what is the cheapest change that makes it fit?", ("fit",), own=True
-    ),
+    Page("fit", "Fit", "Can I run it, adapt it, train it on this device, and what makes it fit?", ("fit",), own=True),
     Page(
         "choose",
         "Choose",

@@ -15,8 +15,10 @@ from gpuwise.report.answers import choosing, costs, lab, machine, scores, servin
 from gpuwise.report.answers.answer import Answer
 from gpuwise.report.answers.exported import pictures
 from gpuwise.report.answers.look import style
+from gpuwise.report.answers.running import run_answer
 from gpuwise.report.answers.strategy import option_query
 from gpuwise.report.answers.training import fit_answer, plan_answer
+from gpuwise.report.answers.uses import uses_answer
 from gpuwise.report.answers.values import At, inert
 from gpuwise.report.answers.written import body as written
 from gpuwise.report.answers.written import head, part_of
@@ -24,9 +26,17 @@ from gpuwise.report.page import page
 from gpuwise.ui.questions import line_of
 
 Document = Mapping[str, Any]
+USES: Mapping[str, Callable[[Document], Answer]] = {"uses": uses_answer, "run": run_answer}
+"""Answers of ``fit`` by what the document is for; training otherwise."""
+
+
+def _fit(document: Document) -> Answer:
+    return USES.get(str(document.get("for")), fit_answer)(document)
+
+
 ANSWERS: Mapping[str, Callable[[Document], Answer]] = {
     "plan": plan_answer,
-    "fit": fit_answer,
+    "fit": _fit,
     "pick": choosing.pick_answer,
     "compare": choosing.compare_answer,
     "capacity": serving.capacity_answer,

@@ -94,24 +94,23 @@ def _table(d: At) -> Table:
 
 
 def _row(name: str, d: At) -> Row:
+    use = Cell(NAMES[name], sets={"for": name})
     if d["error"]:
-        return Row([Cell(NAMES[name]), Cell((d["error"], ": ", d["hint"]), mark="dim"), Cell("-"), Cell("-"), Cell("-")])
+        return Row([use, Cell((d["error"], ": ", d["hint"]), mark="dim"), Cell("-"), Cell("-"), Cell("-")])
     fits = bool(d["fits"].value)
     mark = "good" if fits else "bad"
     if name == "run":
         if not fits and d["offload"]:
             o = d["offload"]
             how: Phrase = (o["weights"], ", ", o["host_bytes"], " of it in RAM")
-            return Row(
-                [Cell(NAMES[name]), Cell(how), Cell("-"), Cell("in part"), Cell(o["tokens_per_s"], span(o["tokens_per_s"]))]
-            )
+            return Row([use, Cell(how), Cell("-"), Cell("in part"), Cell(o["tokens_per_s"], span(o["tokens_per_s"]))])
         f = next(f for f in d["formats"] if fits is False or f["weights"].value == d["weights"].value)
         if not fits:
             f = d["formats"][len(d["formats"].value) - 1]
         rate = f["tokens_per_s"]
         return Row(
             [
-                Cell(NAMES[name]),
+                use,
                 Cell((f["weights"], " weights, loss: ", f["loss"])),
                 Cell(f["memory_bytes"]),
                 Cell(f["fits"], mark=mark),
@@ -121,7 +120,7 @@ def _row(name: str, d: At) -> Row:
     at, rate = held(d, d["device_bytes"].number), d["tokens_per_s"]
     return Row(
         [
-            Cell(NAMES[name]),
+            use,
             Cell(_way(name, d)),
             Cell(at.expected, span(at)),
             Cell(d["fit_probability"], mark=mark),

@@ -26,7 +26,7 @@ function Input({ field, value, set }) {
   const control =
     field.kind === "choice" || field.kind === "folder"
       ? html`<select id=${id} value=${value} onChange=${change}>
-          <option value="">${field.more ? "as is best" : "choose"}</option>
+          <option value="">${field.example || (field.more ? "as is best" : "choose")}</option>
           ${field.choices.map((c) => html`<option value=${c} selected=${c === value}>${c}</option>`)}
         </select>`
       : html`<input id=${id} value=${value} placeholder=${field.example} autocomplete="off" spellcheck="false"
