@@ -16,7 +16,7 @@ from gpuwise.serve.local_changes import changes
 from gpuwise.serve.local_commands import commands
 from gpuwise.serve.local_document import run_document
 from gpuwise.serve.local_machine import machine_of
-from gpuwise.serve.local_run import CONTEXT, NEAR, TRIED, LocalRun, parts, run_locally
+from gpuwise.serve.local_run import AT_ONCE, CONTEXT, NEAR, TRIED, LocalRun, parts, run_locally
 from gpuwise.serve.streams import token_time
 
 MODELS = ("llama-3.1-8b", "qwen3.6-35b-a3b", "gemma-4-12b", "lfm2-8b-a1b", "mistral-small-3.2-24b")
@@ -114,3 +114,19 @@ def test_the_document_is_json() -> None:
         document = json.loads(json.dumps(run_document(found, changes(found), commands(found)), allow_nan=False))
         assert document["fits"] is (document["weights"] is not None)
         assert document["commands"][0]["words"][0] == "llama-server"
+
+
+@pytest.mark.parametrize(("model", "on"), [("llama-3.1-8b", "RTX 4090"), ("gemma-4-12b", "RTX 3090")])
+def test_as_many_conversations_as_their_caches_leave_room_for(model: str, on: str) -> None:
+    found = run(model, on)
+    assert found.chosen is not None and found.users > 1
+    one = found.chosen.memory
+    beside = one.weights + one.workspace
+    assert beside + found.users * one.cache <= one.most < beside + (found.users + 1) * one.cache
+    assert found.at_once is not None and found.at_once[0] == min(found.users, AT_ONCE)
+    assert found.at_once[1].expected < found.speeds[0].tokens_per_s.expected
+
+
+def test_a_published_narrow_format_loses_nothing_and_others_have_their_loss() -> None:
+    losses = {f.weights: f.loss for f in (*run("gpt-oss-20b", "RTX 4090").formats, *run("llama-3.1-8b", "RTX 4090").formats)}
+    assert losses["MXFP4"] == "as published" and "as published" not in {v for k, v in losses.items() if k != "MXFP4"}

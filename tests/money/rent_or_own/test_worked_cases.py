@@ -6,6 +6,7 @@ import datetime
 from dataclasses import replace
 from functools import cache
 
+import numpy as np
 import pytest
 
 from gpuwise.facts.hardware.naming import find_cluster
@@ -100,3 +101,21 @@ def test_where_the_rules_of_thumb_hold() -> None:
         assert wins == sorted(wins)
         assert all(c.own_wins_at[RENT_BELOW] <= c.own_wins_at[BUY_ABOVE] for c in checks)
     assert servers[1].break_even is not None and servers[1].break_even.expected > 2 * BUY_ABOVE
+
+
+def test_servers_for_a_peak_are_the_fewest_whole_ones() -> None:
+    """Of GPUs that work nine tenths of the time, 15 need 16.7: three servers of eight, where 14 need 15.6: two."""
+    owned = replace(
+        catalogue_ownership(NODE, gpu_usd=20_000.0),
+        availability=number("availability", 0.9, "share", "hours it can work"),
+        fill=number("fill", 1.0, "share", "of them used"),
+    )
+    assert (owned.for_peak(14.0), owned.for_peak(15.0)) == (16, 24)
+
+
+def test_what_runs_each_month_costs_twice_as_much_in_twice_the_months() -> None:
+    owned = replace(catalogue_ownership(NODE, gpu_usd=20_000.0), warranty_months=0)
+    values = {x.name: np.full(1, x.expected) for x in owned.uncertain_inputs()}
+    one, two = (owned.fixed_usd(8, values, np.ones(months)) for months in (12, 24))
+    assert float(np.sum(one["colocation"])) == pytest.approx(12 * owned.server_kw * owned.colocation.expected)
+    assert all(float(np.sum(two[name])) == pytest.approx(2 * float(np.sum(one[name]))) for name in one)

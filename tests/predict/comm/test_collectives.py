@@ -250,3 +250,32 @@ def test_an_exchange_sends_one_copy_to_each_place():
     assert everywhere[0] == pytest.approx(8 * (1 - (7 / 8) ** 8) / 8)  # eight systems, eight copies
     assert everywhere[2] == everywhere[0]  # eight ranks of one system
     assert (limited < everywhere).all() and limited[0] <= 4 / 8  # no more than four of eight systems
+
+
+RACK = next(s for s in systems().values() if s.domain_size == 72)
+
+
+@pytest.mark.parametrize("op", ["all_gather", "reduce_scatter"])
+def test_beyond_the_measured_groups_a_ring_has_a_step_more_for_each_rank(op: str) -> None:
+    """The smallest payload takes latency alone, about as much more for each rank; a large one takes (n - 1) / n of its bytes
+    over the link besides."""
+    latency_s, large_s = (np.array([curve(RACK, op, n, n).time_s([size])[0] for n in (8, 16, 24, 32)]) for size in (1.0, GIB))
+    assert np.diff(latency_s) == pytest.approx(np.diff(latency_s)[0], rel=0.1) and latency_s[1] > latency_s[0]
+    wire_s = large_s[0] / (7 / 8) * np.array([7 / 8, 15 / 16, 23 / 24, 31 / 32])
+    assert (large_s >= wire_s * (1 - 1e-3)).all() and (large_s <= wire_s * 1.2).all()
+    middle_s = [curve(RACK, op, n, n).time_s([16.0 * MIB])[0] for n in (8, 16)]
+    assert middle_s[1] - middle_s[0] * (15 / 16) / (7 / 8) > latency_s[1] - latency_s[0], "a full pipeline is filled besides"
+
+
+def test_a_tree_has_as_much_more_latency_for_each_doubling() -> None:
+    four, eight, sixteen, thirty_two = (curve(RACK, "all_reduce", n, n).time_s([1.0])[0] for n in (4, 8, 16, 32))
+    assert sixteen - eight == pytest.approx(max(eight - four, 0.0), rel=1e-2, abs=1e-7)
+    assert thirty_two - sixteen == pytest.approx(sixteen - eight, rel=1e-2, abs=1e-7)
+
+
+@pytest.mark.parametrize("size", [1.0, 4.0 * MIB, GIB])
+def test_twice_as_many_cards_on_pcie_take_at_most_twice_as_long(size: float) -> None:
+    """Beyond eight, where none were measured: in the longest step of a ring each card waits for one more."""
+    eight, sixteen = (named("rtx-4090", count=n, domain_size=1, topology="pcie") for n in (8, 16))
+    few, many = (curve(s, "all_gather", s.count, s.count).time_s([size])[0] for s in (eight, sixteen))
+    assert few < many <= 2.05 * few * (15 / 16) / (7 / 8)

@@ -133,6 +133,26 @@ def test_gradients_reduced_once_hide_as_in_the_catalogue() -> None:
     assert time.exposed_s == pytest.approx(float(exposed_after(reduce, np.array([backward]), costs)[0]))
 
 
+def test_transfers_take_what_each_collective_takes() -> None:
+    """ZeRO-1: one reduce-scatter of the gradients and one all-gather of the weights, slowed as the stack slows its network."""
+    capture, system = _network(4800), find_cluster("8x H100 SXM").system
+    rank = sharded(capture, Sharding("zero1", 8))
+    time = sharded_step_time(rank, system, seconds_of(capture) * 1e-4, np.zeros(len(capture.op_phase)))
+    payload = {op: sum(float(t.payload_bytes) for t in rank.transfers if t.op == op) for op in ("reduce_scatter", "all_gather")}
+    assert {t.op for t in rank.transfers} == payload.keys()
+    once_s = sum(float(curve(system, op, 8, 8).time_s([size])[0]) for op, size in payload.items())
+    assert time.transfer_s == pytest.approx(once_s * find_stack_costs(STACK).network_slowdown)
+
+
+def test_copies_to_the_host_hide_behind_nothing() -> None:
+    """One rank with its optimizer on the host: no network, and the copies are in line with the passes."""
+    capture, system = _network(480), find_cluster("1x H100 SXM").system
+    rank = sharded(capture, Sharding("none", 1, offload_optimizer=True))
+    time = sharded_step_time(rank, system, seconds_of(capture) * 1e-4, np.zeros(len(capture.op_phase)))
+    assert time.exposed_s == time.transfer_s > 0
+    assert time.step_s == pytest.approx(time.compute_s + time.exposed_s + time.host_update_s)
+
+
 def test_slower_work_never_makes_the_step_shorter() -> None:
     """Where the device is what the step waits for; what a late host waits in moves from pass to pass."""
     capture, system = _network(480), find_cluster("8x H100 SXM").system

@@ -32,7 +32,7 @@ def test_layers_of_the_first_a_middle_and_the_last_stage(n: int, pp: int, virtua
 
 
 @pytest.mark.parametrize("pp", [1, 2, 4, 8])
-@pytest.mark.parametrize("name", ["llama-3.1-8b", "mixtral-8x7b", "llama-3.2-1b"])
+@pytest.mark.parametrize("name", ["llama-3.1-8b", "mixtral-8x7b", "llama-3.2-1b", "bert-large", "deepseek-moe-16b"])
 def test_stages_together_hold_every_parameter_once(name: str, pp: int) -> None:
     arch = find_model(name)
     s = stages(arch, Columns.from_strategies([Strategy(pp=pp)]), float(arch.n_layers))
