@@ -34,7 +34,7 @@ def test_the_first_page_has_the_newest_accuracy() -> None:
     [pytest.param(p, id=p.question, marks=[] if p.question == "occupancy" else [pytest.mark.slow]) for p in gallery.PICTURES],
 )
 def test_pictures_are_todays(picture: gallery.Picture) -> None:
-    kept = DOCS / "learn" / "pictures" / f"{picture.question}.svg"
+    kept = DOCS / "learn" / "pictures" / picture.file
     assert kept.read_text(encoding="utf-8") == picture.svg(), "run `python -m tools.docs.gallery docs/learn/gallery.md`"
 
 

@@ -28,6 +28,7 @@ BY_HAND = {
     "renting-or-owning": 1900 / (0.45 - 0.55 * 0.15),
     "serving": 32 * 8192 * 131_072 / 2**30,
     "power-and-cooling": 5.6 * 0.85 * 1.55 * 1.25 * 168,
+    "your-own-machine": (8.03e9 * 4.85 / 8 + 32_768 * 131_072) / 2**30 + 0.3,
 }
 """What a reader gets who follows the hints."""
 
@@ -43,7 +44,7 @@ def test_who_follows_the_hints_is_right(one: Exercise) -> None:
 
 def test_there_is_one_for_each_lesson() -> None:
     lessons = sorted(p.stem for p in LESSONS.glob("[01][0-9]-*.md"))
-    assert lessons == [f"{e.number:02d}-{e.lesson}" for e in EXERCISES] and len(lessons) == 12
+    assert lessons == [f"{e.number:02d}-{e.lesson}" for e in EXERCISES] and len(lessons) == 13
     for one in EXERCISES:
         text = (LESSONS / f"{one.number:02d}-{one.lesson}.md").read_text()
         assert text.startswith(f"# {one.number}. ") and f"gpuwise lab exercise {one.number}`" in text
@@ -127,7 +128,7 @@ def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert code == 1 and "too low, by little" in out
 
 
-@pytest.mark.parametrize("words", [["13"], ["0"], ["11", "-3"], ["11", "nan"], ["11", "--hint", "9"], ["11", "many"]])
+@pytest.mark.parametrize("words", [["14"], ["0"], ["11", "-3"], ["11", "nan"], ["11", "--hint", "9"], ["11", "many"]])
 def test_what_is_refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["lab", "exercise", *words]) == 2
     assert "\nhint: " in capsys.readouterr().err

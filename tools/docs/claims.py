@@ -202,7 +202,8 @@ def _contradictions(claim: Claim, values: Mapping[str, float]) -> list[str]:
 
 
 def run_command(command: str) -> Any:
-    """The JSON document a ``gpuwise`` command prints. Raises FieldError when it does not run."""
+    """The JSON document a ``gpuwise`` command prints, of an answer of yes (exit code 0) or no (1). Raises FieldError when it
+    does not run."""
     from gpuwise.cli.app import run
 
     words = shlex.split(command)
@@ -211,7 +212,7 @@ def run_command(command: str) -> Any:
         raise FieldError(f"{command!r} is no gpuwise command")
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         code = run([*words[1:], "--json"])
-    if code:
+    if code not in (0, 1):
         raise FieldError(f"`{command}` ends with {code}: {err.getvalue().strip()}")
     return json.loads(out.getvalue().strip().split("\n")[-1])
 

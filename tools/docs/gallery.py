@@ -25,6 +25,12 @@ class Picture:
     query: Mapping[str, str]
     title: str
     shows: str
+    named: str = ""
+
+    @property
+    def file(self) -> str:
+        """Its file beside the page; by default of the question's name."""
+        return f"{self.named or self.question}.svg"
 
     @property
     def command(self) -> str:
@@ -43,9 +49,16 @@ PICTURES = (
     ),
     Picture(
         "fit",
-        {"model": "llama-3.1-8b", "on": "4090"},
+        {"model": "llama-3.1-8b", "on": "4090", "for": "train"},
         "It does not fit",
         "Weights, gradients and optimizer of eight billion parameters on a card of 24 GB: the line is the card.",
+    ),
+    Picture(
+        "fit",
+        {"model": "llama-3.1-8b", "on": "3060", "for": "run"},
+        "A model on a card of one's own",
+        "Weights in 8 bits, the cache of a conversation and buffers on a card of 12 GB: the line is what a program can have.",
+        named="run",
     ),
     Picture(
         "simulate",
@@ -69,7 +82,7 @@ PICTURES = (
 
 
 def page() -> str:
-    """The page; its pictures lie beside it by the question's name."""
+    """The page; its pictures lie beside it."""
     lines = [
         STAMP,
         "",
@@ -79,7 +92,7 @@ def page() -> str:
     ]
     for picture in PICTURES:
         lines += ["", f"## {picture.title}", "", picture.shows, ""]
-        lines += [f"![{picture.title}](pictures/{picture.question}.svg)", "", "```bash", picture.command, "```"]
+        lines += [f"![{picture.title}](pictures/{picture.file})", "", "```bash", picture.command, "```"]
     return "\n".join(lines) + "\n"
 
 
@@ -93,7 +106,7 @@ def main(arguments: Sequence[str]) -> int:
     folder.mkdir(exist_ok=True)
     target.write_text(page(), encoding="utf-8")
     for picture in PICTURES:
-        (folder / f"{picture.question}.svg").write_text(picture.svg(), encoding="utf-8")
+        (folder / picture.file).write_text(picture.svg(), encoding="utf-8")
     return 0
 
 

@@ -1,4 +1,4 @@
-"""Twelve exercises, one for each lesson of ``docs/learn``: the answer is computed on request, by the models of all other
+"""Exercises, one for each lesson of ``docs/learn``: the answer is computed on request, by the models of all other
 commands.
 
 >>> from gpuwise.lab.exercises import exercises
@@ -29,6 +29,7 @@ GIB = 2.0**30
 SESSION_H = 12.0
 WEEK_H = 168.0
 USERS, CONTEXT = 32, 8192
+LONG_TALK = 32768
 KWH_USD = 0.15
 DECODES_PER_S = 120.0
 """Images that one worker of the exercise decodes in a second: given to the reader."""
@@ -346,6 +347,24 @@ def _power() -> Solution:
     )
 
 
+def _own_machine() -> Solution:
+    from gpuwise.facts.hardware.naming import find_cluster
+    from gpuwise.facts.models.catalogue import find_model
+    from gpuwise.serve.local_machine import machine_of
+    from gpuwise.serve.local_run import format_fit
+
+    memory = format_fit(find_model("llama-3.1-8b"), machine_of(find_cluster("3060")), "Q4_K_M", LONG_TALK).memory
+    return Solution(
+        memory.total / GIB,
+        (
+            f"weights: {memory.weights / GIB:.2f} GiB, some tensors in more bits than others",
+            f"cache: {LONG_TALK:,} tokens x 128 KiB = {memory.cache / GIB:.2f} GiB",
+            f"buffers of a batch of the prompt: {memory.workspace / GIB:.2f} GiB",
+        ),
+        f"gpuwise fit llama-3.1-8b --on 3060 --for run --context {LONG_TALK} --weights Q4_K_M --memory",
+    )
+
+
 _SOLVED: dict[str, Callable[[], Solution]] = {
     "why-gpus": _why,
     "set-up": _setup,
@@ -359,12 +378,13 @@ _SOLVED: dict[str, Callable[[], Solution]] = {
     "renting-or-owning": _owning,
     "serving": _serving,
     "power-and-cooling": _power,
+    "your-own-machine": _own_machine,
 }
 
 
 @cache
 def exercises() -> tuple[Exercise, ...]:
-    """The twelve, in the order of the lessons."""
+    """All of them, in the order of the lessons."""
     text = (files("gpuwise.lab.exercises") / "exercises.toml").read_text(encoding="utf-8")
     return tuple(
         Exercise(
