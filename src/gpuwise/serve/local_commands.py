@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from gpuwise.dataclass import dataclass
 from gpuwise.errors import GpuwiseError
+from gpuwise.predict.estimate import Estimate
 from gpuwise.serve.engines.engine import (
     DEFAULT_ENGINE,
     ENGINES,
@@ -20,6 +21,7 @@ from gpuwise.serve.engines.engine import (
 from gpuwise.serve.engines.settings import Settings
 from gpuwise.serve.iteration_kernels import half_format
 from gpuwise.serve.local_run import LocalRun
+from gpuwise.serve.replica import NoReplica, serve
 
 BOTH_BITS = 6.0
 """Bits a weight from which on a program with 4 and 8 bits alone is started with 8."""
@@ -32,6 +34,10 @@ class LocalCommand:
     name: str
     words: tuple[str, ...]
     file: tuple[str, str] | None = None
+    weights: str = ""
+    """Format that it runs, where that is not the answer's."""
+    tokens_per_s: Estimate | None = None
+    """Of one conversation, where it is not the answer's and is predicted."""
 
 
 def commands(run: LocalRun) -> Iterator[LocalCommand]:
@@ -85,13 +91,26 @@ def _of_other_engines(run: LocalRun, bits: float) -> Iterator[LocalCommand]:
         if engine.streams:
             if cluster.n_accelerators > engine.in_turn:
                 continue
-            yield LocalCommand(engine.title, tuple(_words(run, engine, engine.by_bits[8 if bits > BOTH_BITS else 4])))
+            form = engine.by_bits[8 if bits > BOTH_BITS else 4]
+            rate = _rate(run, engine, form)
+            yield LocalCommand(engine.title, tuple(_words(run, engine, form)), None, form, rate)
         elif engine.name == DEFAULT_ENGINE and run.arch.published_experts is None:
             found = _serving(run, engine.name)
             if found is not None:
                 made = found.config.weights in (engine.by_bits[16], *engine.quantization)
                 own = "" if made else f", of a checkpoint in {found.config.weights} (AWQ, GPTQ)"
-                yield LocalCommand(engine.title + own, tuple(engine.words(found)))
+                rate = _rate(run, engine, found.config.weights)
+                yield LocalCommand(engine.title + own, tuple(engine.words(found)), None, found.config.weights, rate)
+
+
+def _rate(run: LocalRun, engine: Engine, weights: str) -> Estimate | None:
+    """Tokens a second of one conversation under ``engine``; None where that is not predicted."""
+    cluster = run.machine.cluster
+    assert cluster is not None
+    served = serve(run.arch, cluster.system, (weights,), (cluster.n_accelerators,), sequences=1, context=run.context)
+    if isinstance(served, NoReplica) or served.replica.program != engine.title:
+        return None
+    return served.tokens_per_s(1)
 
 
 def _serving(run: LocalRun, name: str) -> Start | None:

@@ -55,9 +55,14 @@ def run_document(
         "formats": [_format_document(f) for f in run.formats],
         "offload": None if run.offload is None else _offload_document(run.offload, run.arch.n_layers),
         "changes": [_change_document(c) for c in changes],
-        "commands": [{"name": c.name, "words": list(c.words), "file": list(c.file or ())} for c in commands],
+        "commands": [_command_document(c) for c in commands],
         "assumed": list(_assumed(run)),
     }
+
+
+def _command_document(c: LocalCommand) -> dict[str, object]:
+    rate = {} if c.tokens_per_s is None else {"weights": c.weights, "tokens_per_s": to_document(c.tokens_per_s)}
+    return {"name": c.name, "words": list(c.words), "file": list(c.file or ()), **rate}
 
 
 def _change_document(c: Change) -> dict[str, object]:

@@ -93,3 +93,25 @@ def test_the_memory_of_the_host_decides_a_part_in_ram(gpuwise: Callable[..., Any
     slow, fast = (json.loads(gpuwise(*words, "--ram", ram).out)["offload"] for ram in ("ddr5-4800x1", "ddr5-4800x2"))
     assert slow["host_bytes"] == fast["host_bytes"]
     assert fast["tokens_per_s"]["expected"] > 1.2 * slow["tokens_per_s"]["expected"]
+
+
+@pytest.mark.parametrize(
+    ("on", "program", "weights"),
+    [("4090", "vLLM", "bf16"), ("h100-sxm", "vLLM", "bf16"), ("M3 Max 64GB", "MLX LM", "mlx_8bit")],
+)
+def test_other_programs_have_the_speed_that_op_gives(on: str, program: str, weights: str, gpuwise: Callable[..., Any]) -> None:
+    document = gpuwise("fit", "llama-3.1-8b", "--on", on, "--for", "run", "--json").document
+    (found,) = (c for c in document["commands"] if c["name"].partition(",")[0] == program)
+    assert found["weights"] == weights and weights.removeprefix("mlx_") in " ".join(found["words"]) + "bf16"
+    words = ("--on", on, "--weights", weights, "--context", str(document["context"]), "--json")
+    seconds = gpuwise("op", "decode", "llama-3.1-8b", *words).document["rows"][0]["time_s"]
+    for end, other in (("low", "high"), ("expected", "expected"), ("high", "low")):
+        assert found["tokens_per_s"][end] == pytest.approx(1 / seconds[other], rel=1e-6)
+    assert f"{program}  " in gpuwise("fit", "llama-3.1-8b", "--on", on, "--for", "run").out
+    assert all("tokens_per_s" not in c for c in document["commands"] if c is not found)
+
+
+def test_a_program_that_does_not_run_there_has_no_line(gpuwise: Callable[..., Any]) -> None:
+    out = gpuwise("fit", "llama-3.1-8b", "--on", "3060", "--for", "run").out
+    assert "MLX LM  " not in out
+    assert "vLLM  " not in gpuwise("fit", "llama-3.1-8b", "--on", "M3 Max 64GB", "--for", "run").out

@@ -93,6 +93,11 @@ def _fitting(d: At) -> list[Figure]:
     if d["longest_context_q8_cache"].number > d["longest_context"].number:
         more = ("with --cache-type-k/v q8_0 up to ", _tokens(d["longest_context_q8_cache"]))
     figures.append(Figure("context", longest, "", more))
+    for c in d["commands"] if d["commands"] else []:
+        if c["tokens_per_s"]:
+            rate = c["tokens_per_s"]
+            name = c["name"].text.partition(",")[0]
+            figures.append(Figure(name, (rate, " tokens/s"), span(rate), ("in ", c["weights"], ", one conversation")))
     if d["users"].number > 1:
         each: Phrase = (d["at_once"]["users"], " at once write ", d["at_once"]["tokens_per_s_each"], " tokens/s each")
         users: Phrase = ("up to ", d["users"], " at once")
