@@ -37,6 +37,7 @@ are three per rank, run at once (SmolLM3)."""
 HELD = tuple(name for name in STATES if name != "shard_group")
 """Fields that differ between states; the ranks of a shard are constant in the whole space."""
 _NEUTRAL = {f: int(getattr(Columns.from_strategies([NEUTRAL]), f)[0]) for f in COLUMNS}
+_NEUTRAL_COLUMNS = {f: np.full(1, v, np.int64) for f, v in _NEUTRAL.items()}
 """Codes of a plain strategy: what rows and choices have where a dimension is not theirs."""
 
 
@@ -235,7 +236,7 @@ def advised(space: Space, setting: Setting, fixed: Mapping[str, int | str | bool
 
 def _columns(base: Strategy, **arrays: I64) -> Columns:
     """Columns from the given arrays; other fields are neutral."""
-    return Columns(base, **{f: arrays.get(f, np.full(1, v, np.int64)) for f, v in _NEUTRAL.items()})
+    return Columns(base, **{f: arrays.get(f, neutral) for f, neutral in _NEUTRAL_COLUMNS.items()})
 
 
 def _codes(names: Sequence[str], choices: Sequence[Sequence[int | str | bool]]) -> dict[str, I64]:

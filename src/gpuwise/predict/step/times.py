@@ -156,7 +156,8 @@ def step_times(
     sc = sc.as_timed() if costs.own_host else sc
     inputs = step_inputs(arch, system, costs, c, point_index)
     parts = composed(inputs, passes(costs, sc), sc)
-    return StepTimes(*(np.broadcast_to(getattr(parts, f.name), c.shape) for f in fields(parts)))
+    shape = c.shape
+    return StepTimes(*(np.broadcast_to(getattr(parts, f.name), shape) for f in fields(parts)))
 
 
 def composed(inputs: StepInputs, per_point: Passes, sc: StackCosts) -> StepTimes:
