@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import re
+import textwrap
 import unicodedata
 from collections.abc import Iterable
 
@@ -62,14 +63,20 @@ def broken_command(command: str, width: int) -> list[str]:
 
 
 def shell_lines(words: Iterable[str], width: int) -> list[str]:
-    """The words of one command over lines of ``width``, each but the last with a shell line continuation."""
+    """The quoted words of one command over lines of ``width``, as a shell reads them: broken between words, and in JSON, where
+    blanks say nothing, after its commas."""
     lines, now = list[str](), ""
     for word in words:
         if now and len(now) + len(word) + 3 > width:
             lines.append(now + " \\")
-            now = "  " + word
-        else:
-            now = f"{now} {word}" if now else word
+            now = "  "
+        elif now:
+            now += " "
+        if word.startswith("'{"):
+            *before, word = textwrap.wrap(word, width - 4, break_long_words=False, break_on_hyphens=False)
+            lines += [(now if k == 0 else "    ") + part for k, part in enumerate(before)]
+            now = "    " if before else now
+        now += word
     return [*lines, now]
 
 

@@ -104,7 +104,7 @@ def _first(answer: Answer, to: Console) -> list[RenderableType]:
     head = measured(_head(answer, to))
     made: list[RenderableType] = []
     for n, rows in [(n, rows) for n in range(len(parts), -1, -1) for rows in range(ROWS, FEWEST, -1)]:
-        pieces = [head, *(part(i, rows) for i in range(n))]
+        pieces = [head, *(part(i, rows if _is_cut(parts[i], rows) else ROWS) for i in range(n))]
         if n and sum(height for _, height in pieces) > most:
             continue
         pieces.append(measured(_foot(answer, to, parts[:n], rows)))
@@ -195,10 +195,9 @@ def _command(command: Command, to: Console, *, inner: bool = False) -> Iterator[
         return
     if why:
         yield _text(why.rstrip())
-    from gpuwise.serve.capacity.commands import shell_lines as lines_of
-
-    room = to.width - 2
-    for text in lines_of(line, room) if len(words) == 1 else shell_lines(quoted, room):
+    if len(words) == 1:  # a whole line
+        quoted = [shlex.quote(word) for word in shlex.split(line)]
+    for text in shell_lines(quoted, to.width - 2):
         yield Padding(Text(text, "cyan"), (0, 0, 0, 0 if inner else 2), expand=False)
     yield from _file(command)
 

@@ -15,7 +15,7 @@ from gpuwise.cli.capacity import command
 from gpuwise.cli.capacity.command import rate_per_s
 from gpuwise.errors import InputError, NoRoomError, UnpredictableError
 from gpuwise.serve.capacity.answer import Draft, Question
-from gpuwise.serve.capacity.commands import shell_lines
+from gpuwise.text import shell_lines
 
 SMALL = ("capacity", "llama-3.2-1b", "--on", "l40s", "--workload", "in=400,out=60", "--quick")
 
@@ -100,7 +100,7 @@ def test_rates_as_people_write_them() -> None:
 
 def test_lines_of_a_shell_are_broken_where_it_reads_the_same() -> None:
     line = 'vllm serve a/b --max-num-seqs 12 --data \'{"a": 1, "bb": 22, "ccc": 333}\' --last'
-    lines = shell_lines(line, 24)
+    lines = shell_lines(map(shlex.quote, shlex.split(line)), 24)
     assert all(len(part) <= 24 for part in lines)
     words = shlex.split("\n".join(lines).replace("\\\n", " "))
     assert words[:6] == shlex.split(line)[:6]

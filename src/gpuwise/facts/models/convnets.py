@@ -7,10 +7,11 @@ from functools import cache
 from types import MappingProxyType
 
 from gpuwise.dataclass import dataclass
-from gpuwise.facts.loading import Field
+from gpuwise.facts.loading import Field, shipped_text
 from gpuwise.facts.models.named import find_named
 from gpuwise.facts.sources import cited_tables
 
+FILE = "convnets.toml"
 BLOCKS = ("basic", "bottleneck")
 
 
@@ -53,7 +54,7 @@ CONVNET_SCHEMA: dict[str, Field] = {
 def convnets() -> Mapping[str, ConvNet]:
     """Every network by its id. Raises DataError when the shipped file is broken."""
     by_id: dict[str, ConvNet] = {}
-    for key, r in cited_tables("convnets.toml", CONVNET_SCHEMA).items():
+    for key, r in cited_tables(FILE, CONVNET_SCHEMA).items():
         by_id[key] = ConvNet(
             id=key,
             name=r.text("name"),
@@ -72,4 +73,6 @@ def convnets() -> Mapping[str, ConvNet]:
 
 def known_convnet(text: str) -> ConvNet | None:
     """The network a person means, by id, name or alias in any case; None where it is none of these."""
+    if text.strip().lower() not in shipped_text(FILE).lower():
+        return None  # read for no other model
     return find_named(convnets().values(), text)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import math
 import shlex
-import textwrap
 from collections.abc import Sequence
 
 import numpy as np
@@ -212,21 +211,3 @@ def _inference_perf(model: str, requests: Requests, rate_per_s: float) -> Comman
 def _count(rate_per_s: float) -> int:
     """Requests of a test."""
     return max(round(rate_per_s * SECONDS), 50)
-
-
-def shell_lines(line: str, width: int) -> list[str]:
-    """``line`` as a shell reads it over several lines of ``width``: broken between words, and in JSON, where blanks say nothing,
-    after its commas."""
-    lines, now = list[str](), ""
-    for word in (shlex.quote(w) for w in shlex.split(line)):
-        if now and len(now) + len(word) + 3 > width:
-            lines.append(now + " \\")
-            now = "  "
-        elif now:
-            now += " "
-        if word.startswith("'{"):
-            *before, word = textwrap.wrap(word, width - 4, break_long_words=False, break_on_hyphens=False)
-            lines += [(now if k == 0 else "    ") + part for k, part in enumerate(before)]
-            now = "    " if before else now
-        now += word
-    return [*lines, now]
