@@ -31,12 +31,12 @@ def support_formats() -> Iterable[tuple[str, str, Mapping[str, Field]]]:
     yield (
         "software_targets.csv",
         "One line is one thing software compiles for, and the devices that are it. The order counts: a run `a..b` in "
-        "software.toml is read in it.",
+        "software.csv is read in it.",
         TARGET_SCHEMA,
     )
     yield (
-        "software.toml",
-        "One table is one dated fact about a run of targets; no two may speak of one subject for one target. `level` is none, "
+        "software.csv",
+        "One line is one dated fact about a run of targets; no two may speak of one subject for one target. `level` is none, "
         "unknown, emulated or native for the topic dtype, and none, unknown, partial or full for the others.",
         FACT_SCHEMA,
     )

@@ -21,15 +21,8 @@ from gpuwise.facts.software.support import (
 from gpuwise.facts.sources import sources
 
 DEVICES = list(accelerators().values())
-FACT = """
-[one]
-topic = "framework"
-subject = "pytorch"
-targets = ["sm_75..sm_90"]
-level = "full"
-reason = "because"
-as_of = 2026-01-31
-source = "pytorch-release"
+FACT = """topic,subject,targets,level,reason,as_of,source
+framework,pytorch,sm_75..sm_90,full,because,2026-01-31,pytorch-release
 """
 
 
@@ -180,38 +173,38 @@ def test_the_best_is_one_of_the_asked_and_none_is_better(device, topic, subjects
 
 
 def test_a_run_of_targets_is_read_in_the_order_of_the_file():
-    (fact,) = parse_facts(FACT, "mine.toml", targets())
+    (fact,) = parse_facts(FACT, "mine.csv", targets())
     assert fact.targets == {"sm_75", "sm_80", "sm_86", "sm_87", "sm_89", "sm_90"}
 
 
 @pytest.mark.parametrize(
     ("old", "new", "says"),
     [
-        ('"sm_75..sm_90"', '"sm_76"', "sm_76"),
-        ('"sm_75..sm_90"', '"sm_90..sm_75"', "backwards"),
-        ('"full"', '"native"', "does not belong"),
-        ('"full"', '"fully"', "level"),
-        ('"pytorch-release"', '"hearsay"', "not in sources.csv"),
-        ('"framework"', '"frameworks"', "topic"),
-        ('"framework"\nsubject = "pytorch"', '"dtype"\nsubject = "fp7"', "fp7|does not belong"),
-        ("2026-01-31", '"soon"', "as_of"),
-        ('reason = "because"\n', "", "reason"),
-        ('reason = "because"', 'reason = ""', "reason"),
+        ("sm_75..sm_90", "sm_76", "sm_76"),
+        ("sm_75..sm_90", "sm_90..sm_75", "backwards"),
+        (",full,", ",native,", "does not belong"),
+        (",full,", ",fully,", "level"),
+        ("pytorch-release", "hearsay", "not in sources.csv"),
+        ("framework,", "frameworks,", "topic"),
+        ("framework,pytorch", "dtype,fp7", "fp7|does not belong"),
+        ("2026-01-31", "soon", "as_of"),
+        ("because,", "", "6 cells where the header has 7"),
+        ("because", "", "reason"),
     ],
 )
 def test_bad_facts_are_refused(old, new, says):
     assert old in FACT
     with pytest.raises(FieldError, match=says) as caught:
-        parse_facts(FACT.replace(old, new), "mine.toml", targets())
-    assert "mine.toml" in str(caught.value)
+        parse_facts(FACT.replace(old, new), "mine.csv", targets())
+    assert "mine.csv" in str(caught.value)
 
 
 def test_two_facts_about_one_thing_are_refused():
     with pytest.raises(FieldError, match="two facts for sm_80"):
-        parse_facts(FACT + FACT.replace("[one]", "[two]").replace("sm_75..sm_90", "sm_80"), "mine.toml", targets())
+        parse_facts(FACT + FACT.splitlines()[1].replace("sm_75..sm_90", "sm_80"), "mine.csv", targets())
 
 
 def test_no_fact_is_left_without_a_device():
     used = {target_of(device).key for device in DEVICES}
-    for fact in parse_facts(shipped_text("software.toml"), "software.toml", targets()):
+    for fact in parse_facts(shipped_text("software.csv"), "software.csv", targets()):
         assert fact.targets & used, (fact.topic, fact.subject, fact.targets)

@@ -1,7 +1,7 @@
 """Software support of a device: number formats, compilers, attention kernels, frameworks, and the consequences for a job.
 
 Software is built for targets, not products: a CUDA compute capability, an AMD ``gfx`` number, a family.
-``data/software_targets.csv`` has the target of each device; each table of ``data/software.toml`` is one dated fact about a
+``data/software_targets.csv`` has the target of each device; each line of ``data/software.csv`` is one dated fact about a
 range of targets; ``data/software_jobs.toml`` lists the facts that a job depends on. Unpublished support is ``unknown``, which
 is neither ``none`` nor ``full``.
 """
@@ -16,7 +16,7 @@ from types import MappingProxyType
 from gpuwise.dataclass import dataclass
 from gpuwise.errors import DataError, UnknownNameError
 from gpuwise.facts.hardware.accelerators import DTYPES, Accelerator
-from gpuwise.facts.loading import Field, Record, ShippedData, parse_toml, shipped_text
+from gpuwise.facts.loading import Field, Record, ShippedData, parse_csv, shipped_text
 from gpuwise.facts.sources import check_source, cited_rows, cited_tables, sources
 
 TOPICS = ("version", "dtype", "compile", "attention", "framework", "job")
@@ -236,11 +236,11 @@ def targets() -> Mapping[str, Target]:
 
 
 def parse_facts(text: str, file: str, targets: Iterable[str]) -> list[_Fact]:
-    """Facts from TOML text over ``targets``, in their order. Raises FieldError."""
+    """Facts from CSV text over ``targets``, in their order. Raises FieldError."""
     order = tuple(targets)
     facts: list[_Fact] = []
     claimed: dict[tuple[str, str], set[str]] = {}
-    for record in parse_toml(text, FACT_SCHEMA, file).values():
+    for record in parse_csv(text, FACT_SCHEMA, file):
         check_source(record)
         topic, subject, level = record.text("topic"), record.text("subject"), record.text("level")
         if level not in (DTYPE_LEVELS if topic == "dtype" else LEVELS):
@@ -267,7 +267,7 @@ def parse_facts(text: str, file: str, targets: Iterable[str]) -> list[_Fact]:
 @cache
 def _facts() -> tuple[_Fact, ...]:
     with ShippedData():
-        return tuple(parse_facts(shipped_text("software.toml"), "software.toml", targets()))
+        return tuple(parse_facts(shipped_text("software.csv"), "software.csv", targets()))
 
 
 @cache
