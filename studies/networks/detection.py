@@ -1,4 +1,3 @@
-# pyright: basic
 """Detectors of public training benchmarks, from their published dimensions.
 
 SSD300 (DeepLearningExamples PyTorch/Detection/SSD, README "Model architecture" and ``ssd/model.py``): ResNet-50 up to

@@ -1,4 +1,3 @@
-# pyright: basic
 """Small networks over sequences, graphs, points, tables and pairs: what people write beside images and transformers."""
 
 from __future__ import annotations
@@ -349,7 +348,7 @@ class Segmenter(nn.Module):
         self.head = convolution(width, 3, 1)
 
     def forward(self, x: Tensor) -> Tensor:
-        skips = []
+        skips: list[Tensor] = []
         for i, block in enumerate(self.down):
             x = block(self.pool(x) if i else x)
             skips.append(x)

@@ -1,4 +1,3 @@
-# pyright: basic
 """Networks on volumes, from their published dimensions.
 
 MLPerf's U-Net of KiTS19 (mlcommons/training, ``image_segmentation/pytorch``, ``model/unet3d.py``): patches of 128 a side, 32 to

@@ -1,4 +1,3 @@
-# pyright: basic
 """Profiling inside a program: ``with gpuwise.profile() as p:`` around the loop, ``gpuwise.watch(loader)`` around its data."""
 
 from __future__ import annotations
@@ -132,7 +131,7 @@ def watch(loader: Iterable[T]) -> Iterator[T]:
     Inside :class:`profile`, and in a script that ``gpuwise profile`` runs; elsewhere the batches pass through as they are.
     """
     hook = sys.modules.get("gpuwise.train.hook.watch")
-    active = hook.ACTIVE if hook is not None else []
+    active: list[Any] = hook.ACTIVE if hook is not None else []
     iterator = iter(loader)
     while True:
         try:

@@ -1,6 +1,5 @@
 """Reason why no GPU can be measured, as a sentence: no card, no PyTorch, one without CUDA, or one that reaches none."""
 
-# pyright: basic
 from __future__ import annotations
 
 from collections.abc import Iterable

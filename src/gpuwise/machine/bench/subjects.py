@@ -1,6 +1,5 @@
 """Devices to measure: the processor, and every GPU that PyTorch reaches, each with its entry in the catalogue."""
 
-# pyright: basic
 from __future__ import annotations
 
 import hashlib
@@ -110,7 +109,7 @@ def _gpus(backends: tuple[Devices, ...]) -> list[Subject]:
     subjects: list[Subject] = []
     for index in range(count):
         try:
-            properties = torch.cuda.get_device_properties(index)
+            properties = torch.cuda.get_device_properties(index)  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
         except Exception:  # noqa: BLE001
             continue
         subjects.append(_gpu(index, properties, identities))

@@ -5,7 +5,6 @@ more copies than the last-level cache holds, so each execution reads them from m
 sample repeats the call until a nanosecond clock can resolve it.
 """
 
-# pyright: basic
 from __future__ import annotations
 
 import math

@@ -1,4 +1,3 @@
-# pyright: basic
 """Processes that a script starts. For a profile, training processes are watched like separate scripts: those of multiprocessing,
 and the ranks of ``python -m torch.distributed.run``.
 
@@ -11,7 +10,7 @@ from __future__ import annotations
 import multiprocessing.process
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -111,7 +110,7 @@ def launcher_arguments(settings: Settings) -> list[str]:
 
 
 @contextmanager
-def count_children(journal: Writer, settings: Settings) -> Iterator[None]:
+def count_children(journal: Writer, settings: Settings) -> Generator[None]:
     """Report every process that the script starts with multiprocessing or ``os.fork``, except workers of a loader. For a profile,
     what multiprocessing starts is watched there."""
     patches, n_children, starting = Patches(), [0], [0]

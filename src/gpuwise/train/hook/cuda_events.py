@@ -1,4 +1,3 @@
-# pyright: basic
 """Device events: read the loss of a running script without a wait, and limit a loop to its GPU's pace."""
 
 from __future__ import annotations

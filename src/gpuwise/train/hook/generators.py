@@ -1,4 +1,3 @@
-# pyright: basic
 """The generators of random numbers that a training draws from: torch's, numpy's and Python's."""
 
 from __future__ import annotations
@@ -23,6 +22,6 @@ def random_digest() -> str:
 def reseed(seed: int, step: int) -> None:
     """Seed all random generators from the seed and the step number, the same in every run."""
     mixed = (seed * 1_000_003 + step * 7919 + 1) % 2**31
-    torch.manual_seed(mixed)
+    torch.manual_seed(mixed)  # pyright: ignore[reportUnknownMemberType]
     random.seed(mixed)
     np.random.seed(mixed)  # noqa: NPY002 - the generator that scripts use

@@ -1,4 +1,3 @@
-# pyright: basic
 """Records losses and first gradients of a run, so that two runs of a script can be compared."""
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ class ParityKeeper:
                 continue
             gradient = parameter.grad.detach()
             gradient = (gradient.to_dense() if gradient.is_sparse else gradient).to(torch.float32) * factor
-            total += float(torch.linalg.vector_norm(gradient, dtype=torch.float64)) ** 2
+            total += float(torch.linalg.vector_norm(gradient, dtype=torch.float64)) ** 2  # pyright: ignore[reportUnknownArgumentType, reportUnknownMemberType]
             if first:
                 name = names.get(id(parameter), f"parameter {at}")
                 gradients[name] = gradient.cpu()

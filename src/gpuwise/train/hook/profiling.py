@@ -1,4 +1,3 @@
-# pyright: basic
 """``torch.profiler`` over some steps of a watched loop."""
 
 from __future__ import annotations

@@ -1,4 +1,3 @@
-# pyright: basic
 """Cache of decoded images: results of ``PIL.Image.open`` are cached by the file's identity; augmentation after it draws its
 random numbers as before.
 
@@ -13,7 +12,7 @@ import os
 from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from gpuwise.errors import GpuwiseError
 from gpuwise.units import GIB
@@ -79,11 +78,12 @@ def memory_bound(most_bytes: int | None) -> int:
 def file_key(file: Any) -> Any:
     """Identity of an image file: path, size and time, or the bytes of an open one. None if neither is available."""
     if isinstance(file, (str, os.PathLike)):
+        path = Path(cast("str | os.PathLike[str]", file))
         try:
-            facts = Path(file).stat()
+            facts = path.stat()
         except OSError:
             return None
-        return str(Path(file).absolute()), facts.st_size, facts.st_mtime_ns
+        return str(path.absolute()), facts.st_size, facts.st_mtime_ns
     view = getattr(file, "getbuffer", None)
     if view is None or file.tell() != 0:
         return None

@@ -1,4 +1,3 @@
-# pyright: basic
 """Columns cut off that are padding in every row of a batch, as loaders give them."""
 
 from __future__ import annotations

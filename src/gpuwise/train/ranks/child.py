@@ -1,4 +1,3 @@
-# pyright: basic
 """``python -m gpuwise.train.ranks.child SETTINGS``: one rank, started by torchrun."""
 
 from __future__ import annotations

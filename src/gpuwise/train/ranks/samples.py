@@ -1,4 +1,3 @@
-# pyright: basic
 """Samples of a step and of each rank: one order of all samples per epoch, and a cursor independent of ranks.
 
 The order depends only on the seed and the epoch, so every sample is used once per epoch for any number of ranks and loader
@@ -50,7 +49,7 @@ class Order:
     def epoch(self, epoch: int) -> list[int]:
         """A permutation of the samples."""
         generator = torch.Generator().manual_seed(derived(self.seed, epoch))
-        return torch.randperm(self.n, generator=generator).tolist()
+        return torch.randperm(self.n, generator=generator).tolist()  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
 
     def steps(self, cursor: Cursor) -> Iterator[tuple[Cursor, list[Key]]]:
         """The samples of every step from ``cursor`` on, each with the cursor after it. The last step of an epoch may be short."""
@@ -137,7 +136,7 @@ def length_of(dataset: Any) -> int:
     """Samples of a dataset. Raises InputError for one that cannot be indexed."""
     if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__getitem__"):
         raise InputError(
-            f"{type(dataset).__name__} gives its samples in its own order",
+            f"{type(dataset).__name__} gives its samples in its own order",  # pyright: ignore[reportUnknownArgumentType]
             hint="ranks divide samples by number: give a dataset with __len__ and __getitem__",
         )
     try:

@@ -1,4 +1,3 @@
-# pyright: basic
 """A residual network of the catalogue as PyTorch trains it, built from the convolutions of its table."""
 
 from __future__ import annotations
@@ -25,8 +24,8 @@ def make_step(batch: int = 64, net: str = "resnet-50") -> Callable[[], None]:
     def step() -> None:
         with torch.autocast("cuda", dtype=torch.bfloat16):
             loss = functional.cross_entropy(model(images), labels)
-        loss.backward()
-        optimizer.step()
+        loss.backward()  # pyright: ignore[reportUnknownMemberType]
+        optimizer.step()  # pyright: ignore[reportUnknownMemberType]
         optimizer.zero_grad(set_to_none=True)
 
     return step

@@ -1,4 +1,3 @@
-# pyright: basic
 """A transformers configuration from a file on this disk; nothing is fetched."""
 
 from __future__ import annotations

@@ -1,4 +1,3 @@
-# pyright: basic, reportPrivateImportUsage=false, reportAttributeAccessIssue=false
 """Public model packages (torchvision, timm, transformers), made importable for any installed torch build."""
 
 from __future__ import annotations
@@ -7,7 +6,7 @@ import importlib
 import importlib.util
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -33,7 +32,7 @@ def torchvision() -> Any:
 
 
 @contextmanager
-def vision_operators(folder: Path) -> Iterator[None]:
+def vision_operators(folder: Path) -> Generator[None]:
     """Around the import of the torchvision in ``folder``: its operators described by shape where its binary does not load."""
     if _binary_loads(folder):
         yield
@@ -50,7 +49,7 @@ def _binary_loads(folder: Path) -> bool:
     if not binaries:
         return False
     try:
-        torch.ops.load_library(str(binaries[0]))
+        torch.ops.load_library(str(binaries[0]))  # pyright: ignore[reportUnknownMemberType]
     except OSError:
         return False
     return True

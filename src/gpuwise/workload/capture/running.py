@@ -1,4 +1,3 @@
-# pyright: basic
 """One capture from beginning to end: accelerator, recorder, interventions, build, steps."""
 
 from __future__ import annotations

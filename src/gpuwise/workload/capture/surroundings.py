@@ -1,4 +1,3 @@
-# pyright: basic, reportPrivateImportUsage=false, reportAttributeAccessIssue=false
 """What a program does outside its step while it is only looked at: data is read in this process, and no file is overwritten
 by weights that have no values."""
 
@@ -6,7 +5,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,7 +16,7 @@ from gpuwise.workload.capture.device.patching import Patches
 
 
 @contextmanager
-def harmless() -> Iterator[None]:
+def harmless() -> Generator[None]:
     """Loaders without worker processes, weights written to no path, Weights & Biases switched off, for the length of the
     context."""
     patches, mode = Patches(), os.environ.get("WANDB_MODE")
@@ -42,7 +41,7 @@ def _in_this_process(loader: Any) -> Any:
     told = loader.num_workers, loader.timeout
     loader.num_workers, loader.timeout = 0, 0
     try:
-        return dataloader._SingleProcessDataLoaderIter(loader)
+        return dataloader._SingleProcessDataLoaderIter(loader)  # pyright: ignore[reportPrivateUsage]
     finally:
         loader.num_workers, loader.timeout = told
 

@@ -1,4 +1,3 @@
-# pyright: basic
 """torchvision's operators by shape, for a torch build that its binary does not fit (a CPU torch beside a CUDA wheel).
 
 Signatures as in torchvision's own registrations (``torchvision/csrc/ops``); results have the right shape and dtype
@@ -42,14 +41,14 @@ def describe() -> None:
     library.impl("_roi_align_backward", _roi_align_backward, "Meta")
     library.impl("deform_conv2d", _deform_conv2d, "Meta")
     library.impl("_deform_conv2d_backward", _deform_conv2d_backward, "Meta")
-    torch.library.register_autograd("torchvision::roi_align", _roi_align_gradient, setup_context=_keep_roi, lib=library)
-    torch.library.register_autograd("torchvision::deform_conv2d", _deform_gradient, setup_context=_keep_deform, lib=library)
+    torch.library.register_autograd("torchvision::roi_align", _roi_align_gradient, setup_context=_keep_roi, lib=library)  # pyright: ignore[reportUnknownMemberType]
+    torch.library.register_autograd("torchvision::deform_conv2d", _deform_gradient, setup_context=_keep_deform, lib=library)  # pyright: ignore[reportUnknownMemberType]
 
 
 def finish() -> None:
     """After the import: the package takes its operators as loaded."""
     for name, module in list(sys.modules.items()):
-        if name.startswith("torchvision.") and module is not None:
+        if name.startswith("torchvision."):
             for attribute, answer in (("_has_ops", _yes), ("_assert_has_ops", _nothing)):
                 if hasattr(module, attribute):
                     setattr(module, attribute, answer)

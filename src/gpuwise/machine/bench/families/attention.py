@@ -3,7 +3,6 @@
 Shapes: q [batch, heads, queries, head_dim]; k, v [batch, kv_heads, keys, head_dim].
 """
 
-# pyright: basic
 from __future__ import annotations
 
 import contextlib

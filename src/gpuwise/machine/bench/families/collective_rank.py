@@ -1,6 +1,5 @@
 """One rank of an all-reduce: ``python -m gpuwise.machine.bench.families.collective_rank '{asked}'``; one JSON line on stdout."""
 
-# pyright: basic
 from __future__ import annotations
 
 import datetime

@@ -4,7 +4,6 @@ is a failure with a name.
 Bytes a second are bus bandwidth, 2 (n - 1) / n x bytes / time, as nccl-tests counts (doc/PERFORMANCE.md).
 """
 
-# pyright: basic
 from __future__ import annotations
 
 import contextlib

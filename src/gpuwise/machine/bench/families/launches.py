@@ -1,6 +1,5 @@
 """Time the host needs to launch one small kernel: singly, and replayed from a CUDA graph."""
 
-# pyright: basic
 from __future__ import annotations
 
 import time

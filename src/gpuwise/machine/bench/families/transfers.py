@@ -1,6 +1,5 @@
 """Copies between host and device, page-locked and not, and from one device to the next. Rates are one direction."""
 
-# pyright: basic
 from __future__ import annotations
 
 from typing import Any

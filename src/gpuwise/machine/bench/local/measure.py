@@ -4,7 +4,6 @@ A fresh process for each case, so that peaks, context and cuDNN's choices of one
 of stdout is one JSON document; a failure (out of memory too) is a result with its reason.
 """
 
-# pyright: basic
 from __future__ import annotations
 
 import itertools
@@ -148,7 +147,7 @@ def ledger() -> Any:
         peak = 0
 
         def __init__(self) -> None:
-            super().__init__()
+            super().__init__()  # pyright: ignore[reportUnknownMemberType]
             self.known: dict[int, weakref.ref[Any]] = {}
 
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -158,7 +157,7 @@ def ledger() -> Any:
 
         def note(self, tensor: torch.Tensor) -> None:
             storage = tensor.untyped_storage()
-            key, size = storage._cdata, storage.nbytes()
+            key, size = storage._cdata, storage.nbytes()  # pyright: ignore[reportPrivateUsage]
             if key in self.known:
                 return
             self.live += size

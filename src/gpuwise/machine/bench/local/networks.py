@@ -1,6 +1,5 @@
 """Networks that need torch alone: a language model of LSTMs, a perceptron, a U-Net, ``torch.nn``'s own transformer."""
 
-# pyright: basic
 from __future__ import annotations
 
 import itertools
@@ -61,7 +60,7 @@ class _UNet(nn.Module):
         self.out = nn.Conv2d(widths[0], 3, 1)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        skips = []
+        skips: list[torch.Tensor] = []
         for i, block in enumerate(self.down):
             x = block(nn.functional.max_pool2d(x, 2) if i else x)
             skips.append(x)

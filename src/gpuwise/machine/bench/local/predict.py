@@ -1,6 +1,5 @@
 """Predicts cases as they come on stdin, one JSON line each, and answers with one line: the other half of a local check."""
 
-# pyright: basic
 from __future__ import annotations
 
 import contextlib

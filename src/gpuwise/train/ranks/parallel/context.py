@@ -1,4 +1,3 @@
-# pyright: basic
 """Context parallel: ranks that share rows of tokens, each with a part of every row.
 
 For causal models of Transformers whose attention is PyTorch's own (``sdpa``). Keys and values of all parts are gathered in every
@@ -30,14 +29,14 @@ class _Gather(torch.autograd.Function):
         ctx.group = group
         parts = own.new_empty(group.size(), *own.shape)
         # gloo sends memory in storage order and ignores strides (pytorch#24836)
-        dist.all_gather_into_tensor(parts.flatten(0, 1), own.contiguous(), group=group)
+        dist.all_gather_into_tensor(parts.flatten(0, 1), own.contiguous(), group=group)  # pyright: ignore[reportDeprecated]
         return torch.cat(list(parts), dim=-2)
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
         parts = torch.stack(gradients[0].chunk(ctx.group.size(), dim=-2))
         own = torch.empty_like(parts[0])
-        dist.reduce_scatter_tensor(own, parts.flatten(0, 1), group=ctx.group)
+        dist.reduce_scatter_tensor(own, parts.flatten(0, 1), group=ctx.group)  # pyright: ignore[reportDeprecated]
         return own, None
 
 

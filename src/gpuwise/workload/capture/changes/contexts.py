@@ -1,9 +1,8 @@
-# pyright: basic
 """The changes that can be made to a step while it is captured, by name, and the context that makes them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -20,7 +19,7 @@ def contexts() -> dict[str, Callable[[Watch, Any], Any]]:
 
 
 @contextmanager
-def applied(changes: Sequence[Change]) -> Iterator[Sites]:
+def applied(changes: Sequence[Change]) -> Generator[Sites]:
     """Watch a step and apply ``changes`` to it; the yielded object afterwards lists the places and how much was changed."""
     table = contexts()
     with ExitStack() as stack:

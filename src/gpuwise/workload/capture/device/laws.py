@@ -1,4 +1,3 @@
-# pyright: basic
 """Expected statistics of unknown values: how many entries of a mask are true, how many values an index can take.
 
 A capture has no data, but the program's operations imply much about it: the best of 8 logits is one of 8 experts, so ``indices
@@ -190,7 +189,7 @@ def _index_put(call: Call) -> Law | None:
         elements = round(call.args[0].numel() * (UNKNOWN_SHARE if share is None else share))
     else:
         row_elements = math.prod(call.args[0].shape[len(indices) :])
-        elements = math.prod(torch.broadcast_shapes(*(t.shape for t in indices))) * row_elements
+        elements = math.prod(torch.broadcast_shapes(*(t.shape for t in indices))) * row_elements  # pyright: ignore[reportUnknownArgumentType, reportUnknownMemberType]
     accumulate = call.args[3] if len(call.args) > 3 else call.kwargs.get("accumulate", False)
     return _into(call, elements, call.args[2], accumulate=bool(accumulate))
 

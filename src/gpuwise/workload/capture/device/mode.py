@@ -1,4 +1,3 @@
-# pyright: basic
 """What every dispatch mode of this project is: plain Python, that torch's compiler leaves alone."""
 
 from __future__ import annotations

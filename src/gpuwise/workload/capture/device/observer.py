@@ -1,4 +1,3 @@
-# pyright: basic
 """Interface for observers of the fake accelerator: operations, allocations and frees of storages, findings."""
 
 from __future__ import annotations

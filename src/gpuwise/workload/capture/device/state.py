@@ -1,4 +1,3 @@
-# pyright: basic
 """What a pretended CUDA device is and knows: its identity, the ledger of storages, where the program is."""
 
 from __future__ import annotations

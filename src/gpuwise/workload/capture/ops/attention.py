@@ -1,4 +1,3 @@
-# pyright: basic
 """Which kernel scaled dot-product attention takes on a GPU, by dtype, sizes, mask and compute capability.
 
 The filters are those of ``ATen/native/transformers/cuda/sdp_utils.cpp`` (``can_use_flash_attention``,
@@ -154,7 +153,7 @@ _FILTERS = {FLASH: why_not_flash, EFFICIENT: why_not_efficient, CUDNN: why_not_c
 
 def _order(capability: tuple[int, int]) -> list[int]:
     """Kernels in the order torch tries them: the program's own order, else torch's for the device."""
-    get = getattr(torch._C, "_get_sdp_priority_order", None)
+    get = getattr(torch._C, "_get_sdp_priority_order", None)  # pyright: ignore[reportPrivateUsage]
     order = [int(b) for b in get()] if get is not None else [FLASH, EFFICIENT, MATH, CUDNN]
     default = order[:4] == [FLASH, EFFICIENT, MATH, CUDNN]
     cudnn_first = os.environ.get("TORCH_CUDNN_SDPA_DEPRIORITIZED") != "1"

@@ -1,10 +1,9 @@
-# pyright: basic
 """Tensors in nested containers."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, cast
 
 import torch
 
@@ -14,10 +13,10 @@ def tensors_in(value: Any, depth: int = 4) -> Iterator[torch.Tensor]:
     if isinstance(value, torch.Tensor):
         yield value
     elif depth and isinstance(value, (list, tuple)):
-        for item in value:
+        for item in cast("Iterable[Any]", value):
             yield from tensors_in(item, depth - 1)
     elif depth and isinstance(value, Mapping):
-        for item in value.values():
+        for item in cast("Mapping[Any, Any]", value).values():
             yield from tensors_in(item, depth - 1)
     elif depth and hasattr(value, "__dataclass_fields__"):
         for name in value.__dataclass_fields__:

@@ -1,4 +1,3 @@
-# pyright: basic, reportPrivateImportUsage=false, reportAttributeAccessIssue=false
 """Where in the user's code an operation comes from: the nearest frame that is neither torch nor another library."""
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ LIBRARY, USER, ENGINE, OPTIMIZER, GRADIENT_ROOT = range(5)
 
 _OPTIMIZER_PARTS = (f"torch{os.sep}optim{os.sep}", f"utils{os.sep}clip_grad.py")
 _SCALER = f"amp{os.sep}grad_scaler.py"
-_next_sequence = torch.autograd._get_sequence_nr
+_next_sequence = torch.autograd._get_sequence_nr  # pyright: ignore[reportPrivateImportUsage, reportPrivateUsage]
 
 
 def kind_of(code: Any) -> int:
@@ -51,7 +50,7 @@ class Lines:
 
     def find(self) -> tuple[int, int]:
         """(line index, what was met on the way: LIBRARY, ENGINE, OPTIMIZER or GRADIENT_ROOT)."""
-        frame: Any = sys._getframe(2)
+        frame: Any = sys._getframe(2)  # pyright: ignore[reportPrivateUsage]
         kinds, library_kind = self.kinds, LIBRARY
         while frame is not None:
             code = frame.f_code
