@@ -28,17 +28,12 @@ class FixedGoal:
     strategy: Strategy
 
 
-def plan_strategy(arch: Architecture, cluster: Cluster, wishes: Wishes, pricing: Pricing) -> Plan[TrainingEstimate]:
-    """The one strategy of ``wishes.fixed``, even if it does not fit, without alternatives.
+def fixed_goal(arch: Architecture, cluster: Cluster, wishes: Wishes) -> FixedGoal:
+    """The one strategy of ``wishes.fixed``, checked, even if it does not fit.
 
     Fields that are not fixed have the values of :class:`Strategy`; accumulation follows from the batch. Raises LayoutError and
     what :func:`make_goal` raises.
     """
-    return plans_of([fixed_goal(arch, cluster, wishes)], pricing)[0]
-
-
-def fixed_goal(arch: Architecture, cluster: Cluster, wishes: Wishes) -> FixedGoal:
-    """The strategy of ``wishes.fixed``, checked. Raises what :func:`plan_strategy` raises."""
     goal = make_goal(arch, cluster, wishes)
     base = goal.bases[0]
     strategy = replace(base, **wishes.fixed)

@@ -17,8 +17,7 @@ from gpuwise.tui.lines.text_runs import BLANK, Line, Run, clip, line_width, widt
 
 
 class Panel(Widget, can_focus=False):
-    """Lines from the top; what the height leaves over is empty. ``n_painted`` counts lines painted, ``n_shown`` calls of
-    :meth:`show`: tests hold the screen to them."""
+    """Lines from the top; what the height leaves over is empty. ``n_shown`` counts calls of :meth:`show`, for tests."""
 
     DEFAULT_CSS = "Panel { height: auto; width: 100%; }"
 
@@ -46,7 +45,7 @@ class Panel(Widget, can_focus=False):
         self._shown: tuple[Line, ...] = ()
         self._strips: dict[int, Strip] = {}
         self._columns = 0
-        self.n_painted = self.n_shown = 0
+        self.n_shown = 0
 
     @property
     def lines(self) -> tuple[Line, ...]:
@@ -74,7 +73,6 @@ class Panel(Widget, can_focus=False):
             if span[1] > span[0] and y < height:
                 spans[y] = span
         if spans:
-            self.n_painted += len(spans)
             if write is None:
                 self.refresh(*(Region(x0, y, x1 - x0, 1) for y, (x0, x1, _, _) in spans.items()))
             else:

@@ -1,6 +1,6 @@
 """What sliders ask: layouts, at once, in a process that does nothing else; a search follows behind.
 
-The plan of each is that of :func:`gpuwise.plan.one_strategy.plan_strategy`, its document the one of ``gpuwise plan`` with every
+The plan of each is that of :func:`gpuwise.plan.one_strategy.plans_of`, its document the one of ``gpuwise plan`` with every
 part of the layout given.
 """
 

@@ -12,13 +12,12 @@ from gpuwise.workload.strategy import Strategy
 @dataclass(frozen=True, slots=True)
 class OptimizerRule:
     """``state_bytes`` a parameter beyond weight and gradient; ``traffic_bytes`` read and written of that state a step;
-    ``foreach_passes`` fp32-size temporaries PyTorch's foreach path streams; ``matmul_flop`` a parameter (Muon)."""
+    ``foreach_passes`` fp32-size temporaries PyTorch's foreach path streams."""
 
     state_bytes: float
     traffic_bytes: float
     foreach_passes: float
     source: str
-    newton_schulz_steps: int = 0
 
 
 RULES: dict[str, OptimizerRule] = {
@@ -42,9 +41,7 @@ RULES: dict[str, OptimizerRule] = {
         2 * 4 / 1024, 0.1, 6.0, "arXiv 1804.04235: row and column sums of the second moment (matrices of about 1024 and wider)"
     ),
     "lion": OptimizerRule(4.0, 8.0, 3.0, "arXiv 2302.06675: one fp32 momentum"),
-    "muon": OptimizerRule(
-        4.0, 8.0, 4.0, "Jordan et al. 2024 (Muon): one momentum, Newton-Schulz of 5 steps in bf16", newton_schulz_steps=5
-    ),
+    "muon": OptimizerRule(4.0, 8.0, 4.0, "Jordan et al. 2024 (Muon): one momentum, Newton-Schulz of 5 steps in bf16"),
 }
 
 

@@ -91,7 +91,7 @@ def test_allocated_reserved_process_in_order(layers: int, size: int, step: str) 
         assert estimate.low <= estimate.expected <= estimate.high
     requested = sum(memory.by_category.values())
     assert requested <= memory.allocated.expected
-    assert max(memory.first.allocated_bytes, memory.steady.allocated_bytes) <= memory.run.peak_allocated_bytes
+    assert max(memory.first.allocated_bytes, memory.steady.allocated_bytes) <= memory.run.peaks().allocated_bytes
     assert 0 < memory.fit_probability < 1
 
 

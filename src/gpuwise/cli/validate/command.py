@@ -72,7 +72,7 @@ def validate(
 
         return validate_runs(shown, json=json)
     if ranks is not None:
-        from gpuwise.cli.validate.ranks import validate_ranks
+        from gpuwise.cli.validate.runs import validate_ranks
 
         return validate_ranks(ranks, shown, json=json)
     if local:

@@ -1,16 +1,30 @@
-"""``gpuwise validate --runs``: what `gpuwise tune` and `gpuwise run` predicted on this user's machines, and what came of it."""
+"""``gpuwise validate --runs`` and ``--ranks``: predictions of trainings on this machine beside what was measured, and a run on
+ranks, ended or under way, by its journals."""
 
 from __future__ import annotations
 
+import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from gpuwise.cli.reports import report
 
 if TYPE_CHECKING:
     from gpuwise.cli.shown import Shown
 
 
+def validate_ranks(folder: Path, shown: Shown | None = None, *, json: bool) -> int:
+    """Exit code 0 unless a rank failed. Raises InputError where ``folder`` holds no run."""
+    from gpuwise.report.answers.scores import ranks_answer
+    from gpuwise.train.ranks.report import ranks_document
+
+    document = ranks_document(folder.absolute(), time.time())
+    report(document, ranks_answer, shown, json=json)
+    return 1 if document["state"] == "failed" else 0
+
+
 def validate_runs(shown: Shown | None, *, json: bool) -> int:
     """Exit code 0 when at least one prediction is in the records."""
-    from gpuwise.cli.reports import report
     from gpuwise.report.answers.machine import runs_answer
 
     document = {"runs": own_document(), "each": each_document()}

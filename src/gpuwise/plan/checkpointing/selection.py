@@ -32,8 +32,6 @@ class CheckpointSelection:
     paths: tuple[str, ...]
     peak_bytes: int
     """Peak bytes requested and alive in the steady step."""
-    plain_peak_bytes: int
-    """The same without checkpointing."""
     recompute_s: float
     slowdown: float
     """Step time over the plain step's."""
@@ -185,4 +183,4 @@ def selection_of(capture: Capture, solution: Solution, op_s: F64) -> CheckpointS
     plain = capture.peak_bytes()
     peak = recomputed(capture, solution.paths).peak_bytes() if solution.paths else plain
     slowdown = 1.0 + solution.time_s / step_s if step_s > 0 else 1.0
-    return CheckpointSelection(solution.paths, peak, plain, solution.time_s, slowdown, solution.exact)
+    return CheckpointSelection(solution.paths, peak, solution.time_s, slowdown, solution.exact)

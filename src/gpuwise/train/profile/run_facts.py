@@ -78,8 +78,6 @@ class RunFacts:
     held_back: Mapping[str, float] = field(default_factory=dict[str, float])
     """Share of the run with reduced clocks, by reason."""
     power_w: float | None = None
-    trace_wall_s: float | None = None
-    """Time of a step while the profiler ran."""
     has_trace: bool = False
     traced: tuple[Step, ...] = ()
     """The steps of the trace, as the watch timed them."""
@@ -251,7 +249,6 @@ def _with_trace(facts: RunFacts, journal: Journal) -> RunFacts:
     traced = steps_of(ticks)
     return replace(
         facts,
-        trace_wall_s=statistics.median(s.wall_s for s in traced) if traced else None,
         has_trace=True,
         traced=tuple(traced),
         optimizers_traced=tuple(t.optimizer for t in ticks),

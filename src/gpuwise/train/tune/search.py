@@ -200,7 +200,6 @@ class Search:
         self._best: Levers = {}
         self._fitting: Fitting | None = None
         self._candidates: list[Candidate] = []
-        self._n_runs = 0
         self._reference_wall_s = 0.0
         self._has_workers = True
         self._length_s, self._is_own_length = RUN_LENGTH_S, False
@@ -382,7 +381,6 @@ class Search:
         return find_sizes(prober, facts, rate, capacity, Path(self._job.script), tuple(self._best))
 
     def _run(self, levers: Mapping[str, object], stop: Stop, job: TrialJob | None = None) -> Outcome:
-        self._n_runs += 1
         return run(job or self._job, levers, self._folder / "trial", stop=stop, zygote=self._zygote)
 
     # -- one candidate

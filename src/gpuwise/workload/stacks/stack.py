@@ -154,8 +154,6 @@ class Stack:
     """Plain PyTorch: every operation of the modules is a separate row (``transformer.eager``), without a fit of the whole."""
     compiled: bool = False
     """With ``per_op``: forward and backward through ``torch.compile``."""
-    fsdp_gathers_half: bool = True
-    """Sharded parameters travel in the compute format."""
     fused_cast: bool = True
     """One kernel casts a product's input to 8 bits in both layouts; otherwise its largest value is found first, and each
     layout is a separate pass."""

@@ -39,8 +39,6 @@ IMPLEMENTATIONS = ("flash", "fa2", "fa3", "fa4", "cudnn", "triton")
 _FP8 = ("fp8", "mxfp8", "nvfp4", "int8")
 """Formats whose attention runs on the fp8 kernels (a 4-bit product is not used inside attention)."""
 _DTYPES = ("fp32", "tf32", "fp16", "bf16", "fp8", "mxfp8", "nvfp4", "int8", "int4")
-PROVENANCES = ("device", "family", "relative", "specification")
-"""How near the measurements are: this device, its family, a related family, none."""
 
 
 def device_for(accelerator: Accelerator, dtype: str) -> Device | None:
@@ -68,7 +66,7 @@ class Kernel:
     gpu: float
     """Index of the family's measured device to use (a feature of the trees)."""
     provenance: str
-    """One of ``PROVENANCES``."""
+    """How near the measurements are: ``device``, its ``family``, a ``relative`` family, or the ``specification`` alone."""
     basis: Basis
     q_bytes: float
     kv_bytes: float

@@ -181,19 +181,9 @@ class AllocatorRun:
         return out
 
     @property
-    def peak_allocated_bytes(self) -> int:
-        """torch's max_memory_allocated over the whole run."""
-        return self.peaks().allocated_bytes
-
-    @property
     def peak_reserved_bytes(self) -> int:
         """torch's max_memory_reserved over the whole run."""
         return self.peaks().reserved_bytes
-
-    @property
-    def peak_requested_bytes(self) -> int:
-        """Maximum bytes requested at once, before sizes are rounded up."""
-        return self.peaks().requested_bytes
 
     def peak_event(self) -> int:
         """First event of the most reserved bytes; among the events until the next cudaFree, the one with most allocated."""
