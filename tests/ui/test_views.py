@@ -183,6 +183,7 @@ def test_a_fit_shows_the_answer_of_its_use(gpuwise: Callable[..., Any]) -> None:
     assert asked == ["fit", "gpt2", "--on", "3060"]
     uses = shown("fit", json.loads(gpuwise(*asked, "--json").out.splitlines()[-1]), asked)["html"]
     assert all(f'data-set="for={use}"' in uses for use in ("run", "finetune", "train"))
+    assert words_of("fit", {"model": "llama3.1:8b", "on": "3060"})[1] == "llama3.1:8b"
     asked = words_of("fit", {"model": "gpt2", "on": "3060", "for": "run", "context": "512", "weights": "Q8_0"})
     run = shown("fit", json.loads(gpuwise(*asked, "--json").out.splitlines()[-1]), asked)["html"]
     assert "Formats of weights, and what each costs" in run and "llama-server --model gpt2-Q8_0.gguf" in run

@@ -317,7 +317,11 @@ def checked(field: Field, value: str) -> str:
     if field.kind == "choice" and any(v not in field.choices for v in value.split(",")):
         raise InputError(f"{field.label}: {value!r} is not one of {', '.join(field.choices)}", hint="pick one of them")
     if field.kind in ("model", "words") and (
-        value.startswith(("/", "~", ".", "-")) or "\\" in value or ".." in value or ":" in value or value.endswith(FILES)
+        value.startswith(("/", "~", ".", "-"))
+        or "\\" in value
+        or ".." in value
+        or (":" in value and not _is_tagged(value))
+        or value.endswith(FILES)
     ):
         raise InputError(
             f"{field.label}: {value!r} is not a name",
@@ -326,6 +330,12 @@ def checked(field: Field, value: str) -> str:
     if field.bare and value.startswith("-"):
         raise InputError(f"{field.label}: {value!r} is an option", hint="give the value alone")
     return value
+
+
+def _is_tagged(value: str) -> bool:
+    from gpuwise.facts.models.names import is_tagged
+
+    return is_tagged(value)
 
 
 def _words(field: Field, value: str) -> list[str]:

@@ -73,12 +73,12 @@ def is_target(text: str) -> bool:
     """Whether a word on the command line names code rather than a model of the catalogue."""
     if ":" not in text:
         return text.endswith(".py")
-    from gpuwise.facts.models.names import GGUF_TYPE, OLLAMA_TAG
+    from gpuwise.facts.models.names import is_tagged
 
-    place, _, tail = text.rpartition(":")
+    place = text.rpartition(":")[0]
     if (place or text).endswith(".py"):
         return True
-    if GGUF_TYPE.fullmatch(tail.lower()) or OLLAMA_TAG.fullmatch(tail):
+    if is_tagged(text):
         return False  # org/name:Q4_K_M is a repository's file of that format, user/model:8b a model of Ollama's
     if os.sep in place:
         return place.startswith((".", "~", os.sep)) or Path(place).exists() or Path(place + ".py").exists()

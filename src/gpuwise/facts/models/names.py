@@ -60,6 +60,12 @@ _HINT = (
 Tokens = tuple[str, ...]
 
 
+def is_tagged(name: str) -> bool:
+    """Whether what is behind the colon is a tag of Ollama's (``llama3.1:8b``) or a type of a file (``org/name:Q4_K_M``)."""
+    tail = name.rpartition(":")[2]
+    return bool(GGUF_TYPE.fullmatch(tail.lower()) or OLLAMA_TAG.fullmatch(tail)) and name.count(":") == 1
+
+
 def without_host(name: str) -> str:
     """``name`` without the address of Ollama's library or of the Hub, and without Ollama's own namespace."""
     return _HOST.sub("", name.strip(), count=1).removeprefix("library/")
