@@ -15,6 +15,7 @@ from gpuwise.serve import iteration_kernels
 from gpuwise.serve.engines.engine import EngineConfig
 from gpuwise.serve.engines.sglang import SGLang
 from gpuwise.serve.engines.vllm import VLLM
+from gpuwise.serve.formats import weight_bytes_read
 from gpuwise.serve.iteration import Iterations, device_times, one_iteration
 from gpuwise.serve.iteration_kernels import expert_format, product_format
 
@@ -111,3 +112,12 @@ def test_a_card_that_networks_measured_has_its_factors_here_too(monkeypatch: pyt
     assert key is not None and factor_key(centre.accelerator) is None
     factor = load_json("card_factors")["factor"][key]["attention"]
     assert with_factor == pytest.approx([plain[0] * factor, plain[1]]) and factor != 1.0
+
+
+@pytest.mark.parametrize("model", ["qwen3-30b-a3b", "gpt-oss-120b", "qwen3.6-35b-a3b", "nemotron-3-nano-30b-a3b"])
+def test_a_token_alone_reads_all_of_its_experts(model: str) -> None:
+    """No iteration of one sequence is faster than its weights can be read, nor than that of a batch."""
+    arch, system = find_model(model), find_cluster("h100-sxm-80gb").system
+    seconds = [one_iteration(arch, system, EngineConfig(weights="bf16"), n, 1, 512).kernels_s[0] for n in (1, 2, 4, 16)]
+    assert seconds == sorted(seconds)
+    assert seconds[0] > weight_bytes_read(arch, "bf16") / system.accelerator.memory_bandwidth_bytes_per_s

@@ -23,7 +23,7 @@ from gpuwise.predict.kernels.attention.fused import attention_decode_time, atten
 from gpuwise.predict.kernels.attention.implementations import serving_kernel
 from gpuwise.predict.kernels.conditions import SERVING
 from gpuwise.predict.kernels.experts.grouped import moe_layer_time
-from gpuwise.predict.kernels.experts.loads import loads_of
+from gpuwise.predict.kernels.experts.loads import Distribution, loads_of
 from gpuwise.predict.kernels.kernel_time import KernelTime
 from gpuwise.predict.kernels.lookup.tables import gather_time
 from gpuwise.predict.kernels.memory_bound import dram_rate, memory_time
@@ -181,11 +181,12 @@ def product_format(device: Accelerator, weights: str) -> str:
 
 
 def _experts(device: Accelerator, arch: Architecture, config: EngineConfig, tokens: I64) -> KernelTime:
-    """Fused expert layers over ``tokens`` of all ranks, with the skewed routing of real text where experts are many."""
+    """Fused expert layers over ``tokens`` of all ranks, with the skewed routing of real text where experts are many: however
+    alike its tokens are, a batch goes to as many experts as one of them."""
     moe = arch.moe
     assert moe is not None
 
-    skew = "power_law" if moe.n_experts > EVEN_EXPERTS else "balanced"
+    skew: Distribution = "power_law" if moe.n_experts > EVEN_EXPERTS else "balanced"
     n_experts, ep, rows = moe.n_experts, config.moe_ep, tokens.astype(np.float64)
     if config.program.sorts_expert_rows and ep > 1:
         # the measured layer goes through other ranks' rows as well: a layer of the rank's experts over the busiest rank's rows
@@ -194,6 +195,10 @@ def _experts(device: Accelerator, arch: Architecture, config: EngineConfig, toke
         n_experts, ep = n_experts // ep, 1
 
     def seconds(name: str) -> KernelTime:
+        found, one = layers(name, rows, skew), layers(name, np.ones(1), "balanced")
+        return found._replace(time_s=np.maximum(found.time_s, one.time_s))
+
+    def layers(name: str, rows: F64, distribution: Distribution) -> KernelTime:
         return moe_layer_time(
             device,
             name,
@@ -205,7 +210,7 @@ def _experts(device: Accelerator, arch: Architecture, config: EngineConfig, toke
             config.moe_tp,
             ep,
             gated=arch.gated_mlp,
-            distribution=skew,
+            distribution=distribution,
             implementation=_expert_kernel(device, config.program, name, _plain(config, name)),
         )
 
