@@ -1,10 +1,8 @@
-"""Fits what serving programs cost beside their kernels: each engine's share of an iteration, and llama.cpp's
-stream."""
+"""Fits what serving engines cost beside their kernels: each engine's share of an iteration."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from copy import deepcopy
 from typing import Any
 
 import numpy as np
@@ -12,12 +10,10 @@ from numpy.typing import NDArray
 
 from gpuwise.calibrate.serving.predict import ServingGroup
 from gpuwise.calibrate.serving.rows import ServingRow, is_check
-from gpuwise.predict.coefficients import load_json
 from gpuwise.serve.engines.costs import EngineCosts
 from gpuwise.serve.engines.engine import version_number
 from studies.coefficient_files import write
 from studies.optimizers import least_squares
-from studies.serving.llama_batches import fit_other_prompts, fit_prompts
 from studies.spreads import log_sigma_of
 
 F64 = NDArray[np.float64]
@@ -117,19 +113,3 @@ def _model(rows: Sequence[ServingRow], group: ServingGroup) -> str:
     arch = rows[group.at[0]].architecture
     assert arch is not None
     return arch.id
-
-
-# --- llama.cpp
-# -------------------------------------------------------------------------------------------------------
-
-
-def fit_single_stream(rows: Sequence[ServingRow]) -> dict[str, float]:
-    """Fit llama.cpp's prompts and batches, write ``coefficients/single_stream.json``, return the errors. A token of one sequence
-    is :mod:`studies.serving.local_fit`'s."""
-    document = deepcopy(load_json("single_stream"))
-    form, provenance = document["form"], document["provenance"]
-    errors, document["log_sigma"]["batch"] = fit_prompts(rows, form, is_check)
-    errors["llama.cpp prompts, Strix Halo, fit mape"] = round(fit_other_prompts(form), 4)
-    provenance["errors"] |= errors
-    write("single_stream", document)
-    return errors

@@ -3,19 +3,20 @@ read, by vendor (``vendors`` of ``coefficients/single_stream.json`` and ``mlx_st
 :mod:`gpuwise.serve.streams`).
 
 Each vendor by itself, on its filled rows of one device. Rows of builds that are not today's (LocalScore's llamafile; one table
-of May 2024, before a token was one graph) have a share and a kernel's clocks of their own, which are thrown away. Errors and
+of May 2024) have constants of their own (:data:`OLD`), which are thrown away. Errors and
 widths are of rows whose cell of machine and family was left out, widths asked as a person would: with the context that the
-source states, whether it was filled or not. Refit: ``fit(folder)``.
+source states, whether it was filled or not, on several devices too; those for
+a device that is not in the fit are of whole machines that were left out. Refit: ``fit(folder)``.
 """
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,16 +24,20 @@ from numpy.typing import NDArray
 from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.interval import INTERVAL, Z80
 from gpuwise.predict.coefficients import load_json
+from gpuwise.serve.engines.engine import ENGINES
 from gpuwise.serve.streams import seconds_by_part, token_work
 from studies.coefficient_files import write
 from studies.optimizers import least_squares
-from studies.serving.local_rows import FOLDS, Row, read_rows
+from studies.serving.local_rows import FOLDS, Row, fold_of, read_rows
 from studies.spreads import weighted_quantile
 
 F64 = NDArray[np.float64]
 CLOCKS = {"half": 0.28, "quantised": 0.078}
 """Clocks of a unit for a weight: of the earlier fit (0.137 a byte of 16-bit weights, 0.144 of Q4_K_M's and Q8_0's) at 2 and 0.54
 bytes; by the weight, since fewer bits are no fewer weights to unpack."""
+OWN_CLOCKS = {"Apple": {"apple-m1": 0.12, "quantised": 0.06}}
+"""Where those of a vendor's chips are fitted, by generation: M1's cores are the slower, whatever their number. Apple's 16-bit
+weights are read at the bandwidth."""
 START = {
     "share": 0.0,
     "launch_clocks": math.log(9000.0),
@@ -42,18 +47,21 @@ START = {
     "table_launch": 0.1,
 }
 """Logarithms; a weak pull to them keeps a vendor with few rows sane."""
+OLD = ("old_share", "old_launch", "table_launch")
+"""Constants of builds that are not today's: LocalScore's, and those of May 2024, before a token was one graph."""
 PULL = 0.3
 SHARED_START = -0.15
 APART = ("mlx-vlm", "turboquant", "vllm-mlx", "mlx-swift")
 """Programs on MLX that are not MLX LM."""
 YOUNG = ("deepseek-v4",)
 """Families whose first kernels in llama.cpp are those of these rows: 1.7 times slower than its own of other experts."""
+SPLIT = "cells of machine and model family, and whole machines, in five folds; of batches whole models"
 BEST_OF_BACKENDS = ("Intel",)
 """SYCL and Vulkan differ by 4 times either way by model: a person takes the faster one."""
 
 
 def token_rows(rows: Sequence[Row], engine: str) -> list[Row]:
-    """Of one sequence on one device, whole on it."""
+    """Of one sequence, whole on one device or on several alike."""
     return [
         r
         for r in rows
@@ -61,7 +69,8 @@ def token_rows(rows: Sequence[Row], engine: str) -> list[Row]:
         and isinstance(r.device, Accelerator)
         and r.users == 1
         and "decode_tok_s" in r.number
-        and r.number.get("n_gpu", 0) == 1
+        and 1 <= r.number.get("n_gpu", 0) <= (1 if engine == "mlx" else ENGINES[engine].in_turn)
+        and not r.text["gpu_list"]
         and not r.offloaded
         and not any(word in r.text["engine"] for word in APART)
         and r.text["family"] not in YOUNG
@@ -74,32 +83,36 @@ def token_rows(rows: Sequence[Row], engine: str) -> list[Row]:
 def ratio(form: dict[str, Any], row: Row, old: dict[str, float] | None = None) -> float:
     """Predicted over measured seconds; ``old`` with the constants of a build that is not today's."""
     assert row.arch is not None and isinstance(row.device, Accelerator)
-    time = seconds_by_part(form, token_work(row.arch, row.weights, row.context), row.arch, row.device)
-    total = time.total_s
+    work = token_work(row.arch, row.weights, row.context)
+    share = launch = 0.0
     if old is not None and row.engine == "llamafile":
-        total = time.stream_s * math.exp(old["old_share"]) + time.launches_s * math.exp(old["old_launch"])
+        share, launch = old["old_share"], old["old_launch"]
     elif old is not None and row.text["source"].startswith("XiongjieDai"):
-        total = time.stream_s + time.launches_s * math.exp(old["table_launch"])
-    return total * row.written_per_s
+        launch = old["table_launch"]
+    time = seconds_by_part(form, work, row.arch, row.device, row.n_devices)
+    return (time.stream_s * math.exp(share) + time.launches_s * math.exp(launch) + time.hand_over_s) * row.written_per_s
 
 
-def fit_vendor(form: dict[str, Any], rows: Sequence[Row]) -> tuple[dict[str, float], dict[str, float]]:
+def fit_vendor(form: dict[str, Any], rows: Sequence[Row]) -> tuple[dict[str, Any], dict[str, float]]:
     """Constants of the one vendor of ``rows``, and those of old builds."""
     devices = [r.device for r in rows if isinstance(r.device, Accelerator)]
     vendor, trial = devices[0].vendor, deepcopy(form)
     shared = any(d.unified_memory for d in devices)
     discrete = any(not d.unified_memory for d in devices)
-    start = START | ({"shared_share": SHARED_START} if shared else {})
+    own = {name: math.log(c) for name, c in OWN_CLOCKS.get(vendor, {}).items() if form["clocks_per_weight"]["half"]}
+    start = START | ({"shared_share": SHARED_START} if shared else {}) | own
     names, begin = list(start), np.array(list(start.values()))
     weight = np.sqrt([min(r.number["weight"], 1.0) for r in rows])
 
-    def constants(x: F64) -> tuple[dict[str, float], dict[str, float]]:
+    def constants(x: F64) -> tuple[dict[str, Any], dict[str, float]]:
         v = dict(zip(names, x.tolist(), strict=True))
-        found = {"launch_clocks": math.exp(v["launch_clocks"]), "cache_slowdown": math.exp(v["cache_slowdown"])}
+        found: dict[str, Any] = {name: math.exp(v[name]) for name in ("launch_clocks", "cache_slowdown")}
         if discrete:
             found["memory_share"] = math.exp(v["share"])
         found["shared_memory_share"] = math.exp(v["shared_share"] if shared else v["share"])
-        return found, {name: v[name] for name in ("old_share", "old_launch", "table_launch")}
+        if own:
+            found["clocks_per_weight"] = {"half": 0.0} | {name: math.exp(v[name]) for name in own}
+        return found, {name: v[name] for name in OLD}
 
     def residual(x: F64) -> F64:
         trial["vendors"][vendor], old = constants(x)
@@ -107,34 +120,51 @@ def fit_vendor(form: dict[str, Any], rows: Sequence[Row]) -> tuple[dict[str, flo
 
     best = least_squares(residual, begin, loss="soft_l1", f_scale=0.08, diff_step=1e-3)
     found, old = constants(best.x)
-    return {name: float(f"{value:.3g}") for name, value in found.items()}, old
+    return _rounded(found), old
 
 
-def fit_engine(rows: Sequence[Row], engine: str, form: dict[str, Any]) -> tuple[dict[str, float], list[tuple[Row, float]]]:
-    """Fit ``form["vendors"]`` in place with the width of each; errors, and ratios of rows left out."""
+def _rounded(found: dict[str, Any]) -> dict[str, Any]:
+    """To three digits."""
+    return {k: _rounded(cast("dict[str, Any]", v)) if isinstance(v, dict) else float(f"{v:.3g}") for k, v in found.items()}
+
+
+def fit_engine(rows: Sequence[Row], engine: str, form: dict[str, Any]) -> dict[str, float]:
+    """Fit ``form["vendors"]`` in place with the widths of each, for its machines in the fit and for new ones; the errors."""
     errors: dict[str, float] = {}
-    out: list[tuple[Row, float]] = []
     by_vendor: dict[str, list[Row]] = defaultdict(list)
     for r in token_rows(rows, engine):
         assert isinstance(r.device, Accelerator)
         by_vendor[r.device.vendor].append(r)
     for vendor, mine in sorted(by_vendor.items()):
         mine = _best(mine) if vendor in BEST_OF_BACKENDS else mine
-        trial, left_out = deepcopy(form), list[tuple[Row, float]]()
-        for fold in range(FOLDS):
-            learn = [r for r in mine if r.filled and r.fold != fold]
-            trial["vendors"][vendor], _ = fit_vendor(form, learn)
-            left_out += [(r, ratio(trial, r)) for r in mine if r.fold == fold and r.engine != "llamafile"]
-        found, _ = fit_vendor(form, [r for r in mine if r.filled])
-        form["vendors"][vendor] = found
+        learn = [r for r in mine if r.filled and r.n_devices == 1]
+        left_out = {"": _left_out(form, vendor, mine, learn, lambda r: r.fold)}
+        left_out["new_"] = _left_out(form, vendor, mine, learn, lambda r: fold_of(r.text["machine"]))
+        form["vendors"][vendor], _ = fit_vendor(form, learn)
         for kind, name in (("dense", "log_sigma"), ("experts", "experts_log_sigma")):
-            whole = [(r, q) for r, q in left_out if (r.arch is not None and r.arch.moe is None) == (kind == "dense")]
-            form["vendors"][vendor][name] = round(width(whole), 3)
-            part = [(r, q) for r, q in left_out if (r.arch is not None and r.arch.moe is None) == (kind == "dense") and r.filled]
-            if part:
-                errors[f"{vendor}, {kind}, left out by machine and family, median ({len(part)} rows)"] = median_error(part)
-        out += left_out
-    return errors, out
+            least = 0.0
+            for new, found in left_out.items():
+                mine_of = [(r, q) for r, q in found if (r.arch is not None and r.arch.moe is None) == (kind == "dense")]
+                least = max(least, width(mine_of)) if mine_of else least
+                form["vendors"][vendor][new + name] = round(least, 3)
+                part = [(r, q) for r, q in mine_of if r.filled and r.n_devices == 1]
+                by = "machine" if new else "machine and family"
+                if part:
+                    errors[f"{vendor}, {kind}, left out by {by}, median ({len(part)} rows)"] = median_error(part)
+    return errors
+
+
+def _left_out(
+    form: dict[str, Any], vendor: str, rows: Sequence[Row], learn: Sequence[Row], fold: Callable[[Row], int]
+) -> list[tuple[Row, float]]:
+    """Ratios of ``rows`` of today's builds, each by a fit without the rows of ``learn`` in its fold."""
+    found: list[tuple[Row, float]] = []
+    for one in range(FOLDS):
+        others = [r for r in learn if fold(r) != one]
+        if others:
+            trial = form | {"vendors": form["vendors"] | {vendor: fit_vendor(form, others)[0]}}
+            found += [(r, ratio(trial, r)) for r in rows if fold(r) == one and r.engine != "llamafile"]
+    return found
 
 
 def _best(rows: Sequence[Row]) -> list[Row]:
@@ -149,9 +179,14 @@ def _best(rows: Sequence[Row]) -> list[Row]:
 
 
 def width(ratios: Sequence[tuple[Row, float]]) -> float:
-    """Log sigma whose 80 % interval holds four fifths of the weight."""
-    logs, weights = np.abs(np.log([q for _, q in ratios])), np.array([min(r.number["weight"], 1.0) for r, _ in ratios])
-    return weighted_quantile(logs, weights, INTERVAL) / Z80
+    """Log sigma whose 80 % interval holds four fifths of the cells of machine, model, format and context, by their medians."""
+    cells: dict[tuple[Any, ...], list[float]] = defaultdict(list)
+    for r, q in ratios:
+        assert r.arch is not None
+        near = round(math.log2(max(r.number.get("context_tokens", 512), 128)))
+        cells[r.text["machine"], r.n_devices, r.arch.id, r.weights, near, r.engine].append(math.log(q))
+    logs = np.abs([float(np.median(v)) for v in cells.values()])
+    return weighted_quantile(logs, np.ones_like(logs), INTERVAL) / Z80
 
 
 def median_error(ratios: Sequence[tuple[Row, float]]) -> float:
@@ -167,10 +202,10 @@ def fit(folder: Path) -> dict[str, float]:
     for engine, name in (("llama.cpp", "single_stream"), ("mlx", "mlx_stream")):
         document = deepcopy(load_json(name))
         form = document["form"]
-        form["clocks_per_weight"] = CLOCKS
+        form["clocks_per_weight"] = CLOCKS if engine == "llama.cpp" else dict.fromkeys(CLOCKS, 0.0)
         form["vendors"] = {}
         form.pop("clocks_per_byte", None)
-        found, _ = fit_engine(rows, engine, form)
+        found = fit_engine(rows, engine, form)
         mine = [r for r in token_rows(rows, engine) if r.filled]
         document["measured"] = sorted({r.device.id for r in mine if isinstance(r.device, Accelerator)})
         document["log_sigma"] = {"batch": document["log_sigma"]["batch"]}
@@ -178,6 +213,7 @@ def fit(folder: Path) -> dict[str, float]:
         kept = {k: v for k, v in provenance["errors"].items() if "prompts" in k or "batch" in k}
         provenance["errors"] = kept | found
         provenance["decode"] = "local/speed.parquet: measurements that people published, studies/serving/local_fit.py"
+        provenance["split"] = SPLIT
         provenance["date"] = "2026-11-29"
         write(name, document)
         errors |= {f"{name}: {k}": v for k, v in found.items()}

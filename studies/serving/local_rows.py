@@ -97,7 +97,10 @@ class Row:
         holds the prompt."""
         longer = self.arch is not None and self.number.get("context_tokens", 0) > self.arch.max_seq_len
         reserved = self.text["source"].startswith("localmaxxing") and bool(_RESERVED.fullmatch(self.text["metric_kind"]))
-        return not (longer or "wall" in self.text["metric_kind"] or (reserved and self.number.get("context_tokens", 0) >= 2048))
+        stated = "allocated context" in self.text["note"]
+        return not (
+            longer or stated or "wall" in self.text["metric_kind"] or (reserved and self.number.get("context_tokens", 0) >= 2048)
+        )
 
 
 def fold_of(text: str) -> int:
@@ -118,7 +121,7 @@ def read_rows(folder: Path) -> list[Row]:
         if weights is not None and text["spec_decode"] != "yes" and text["confidence"] in ("A", "B"):
             device = _device(text["machine"], cpu=number.get("n_gpu", 0) == 0)
             rows.append(
-                Row(_arch(text["base_model"] or text["model_hf_id"] or text["model_name"]), device, weights, text, number)
+                Row(find_arch(text["base_model"] or text["model_hf_id"] or text["model_name"]), device, weights, text, number)
             )
     return rows
 
@@ -140,7 +143,7 @@ def _device(machine: str, *, cpu: bool) -> Accelerator | Cpu | None:
 
 
 @cache
-def _arch(name: str) -> Architecture | None:
+def find_arch(name: str) -> Architecture | None:
     try:
         found = find_model(name.rpartition("/")[2])
     except GpuwiseError:

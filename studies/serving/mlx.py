@@ -1,13 +1,10 @@
-"""Prompts and batches of MLX LM on Apple's chips, of ``local/speed.parquet``, in the form of llama.cpp's
-(:mod:`gpuwise.serve.streams`); what a token of one sequence takes is :mod:`studies.serving.local_fit`'s.
-
-Rates of prompts of dense models are medians over groups of machine and model family. ``batch_rows`` is the median over batches of
-two and four on an M2 Max, whose models need no dimensions for it: ``(t(n) - t(1)) / ((n - 1) 2 N / R)``.
+"""Batches of MLX LM on Apple's chips (``prompt.batch_rows`` of ``coefficients/mlx_stream.json``), of ``local/speed.parquet``: the
+median over batches of two and four on an M2 Max, whose models need no dimensions for it:
+``(t(n) - t(1)) / ((n - 1) 2 N / R)``. Refit after :mod:`studies.serving.prompt_fit`.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -17,13 +14,11 @@ from numpy.typing import NDArray
 
 from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.predict.coefficients import load_json
-from gpuwise.serve.streams import arithmetic_rate, prompt_time
+from gpuwise.serve.streams import arithmetic_rate
 from studies.coefficient_files import write
 from studies.serving.local_rows import Row, read_rows
 
 F64 = NDArray[np.float64]
-LEAST_PROMPT = 1024
-"""Tokens of a prompt from which its rate counts."""
 ENGINES = ("mlx", "mlx-lm", "mlx-lm-0.31.2", "oMLX (mlx)")
 """Without mlx-vlm, vllm-mlx and compressed caches."""
 
@@ -33,8 +28,6 @@ def fit(folder: Path) -> dict[str, float]:
     rows = [r for r in read_rows(folder) if r.text["engine"] in ENGINES and isinstance(r.device, Accelerator)]
     document = deepcopy(load_json("mlx_stream"))
     form = document["form"]
-    single = [r for r in rows if r.users == 1 and r.arch is not None]
-    _prompts(form, [r for r in single if "prompt_tok_s" in r.number and r.number.get("prompt_tokens", 0) >= LEAST_PROMPT])
     batches = _batch_rows(form, rows)
     form["prompt"]["batch_rows"] = float(f"{np.median(batches):.3g}")
     errors = {f"rows of a batch, median ({len(batches)} rows)": _median(form["prompt"]["batch_rows"] / batches)}
@@ -45,20 +38,6 @@ def fit(folder: Path) -> dict[str, float]:
 
 def _median(ratios: F64) -> float:
     return round(float(np.median(np.abs(ratios - 1))), 4)
-
-
-def _prompts(form: dict[str, Any], rows: list[Row]) -> None:
-    """Set the rates of prompts of dense models, of 16 bits and of narrower weights."""
-    ratios: dict[tuple[str, tuple[str, str]], list[float]] = defaultdict(list)
-    for r in rows:
-        if r.arch is not None and r.arch.moe is None and isinstance(r.device, Accelerator):
-            tokens = r.number["prompt_tokens"]
-            predicted = prompt_time(form, r.arch, r.device, r.weights, batch=2048)(tokens, 0)
-            width = "half" if r.weights.lower() == "bf16" else "quantised"
-            ratios[width, r.group].append(predicted * r.number["prompt_tok_s"] / tokens)
-    old = form["prompt"]["flop_per_clock"]["Apple"]
-    groups = {width: [np.median(v) for (w, _), v in ratios.items() if w == width] for width in old}
-    form["prompt"]["flop_per_clock"] = {"Apple": {k: float(f"{old[k] * np.median(v):.3g}") for k, v in groups.items()}}
 
 
 def _batch_rows(form: dict[str, Any], rows: list[Row]) -> F64:

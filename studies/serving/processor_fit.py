@@ -121,9 +121,8 @@ def fit(folder: Path) -> dict[str, float]:
         for engine in ("llama.cpp", "llamafile"):
             part = [(r, q) for r, q in found if r.engine == engine]
             errors[f"{engine}, left out by {name}, median ({len(part)} rows)"] = median_error(part)
-    sigma = {
-        kind: round(width([(r, q) for r, q in cells if isinstance(r.device, Cpu) and r.device.kind == kind]), 3) for kind in KINDS
-    }
+    sigma, new = ({kind: round(width(_of_kind(found, kind)), 3) for kind in KINDS} for found in (cells, machines))
+    new = {kind: max(new[kind], sigma[kind]) for kind in KINDS}
     provenance = {
         "source": "local/speed.parquet: measurements that people published (llama.cpp, LocalScore)",
         "split": "cells of machine and family, and whole machines, in five folds",
@@ -132,9 +131,13 @@ def fit(folder: Path) -> dict[str, float]:
     }
     measured = sorted({r.device.id for r in rows if isinstance(r.device, Cpu)})
     offload = load_json("processor_stream")["offload"]
-    widths = {"log_sigma": sigma, "measured": measured, "offload": offload}
+    widths = {"log_sigma": sigma, "new_log_sigma": new, "measured": measured, "offload": offload}
     write("processor_stream", document(fit_rows(rows)) | widths | {"provenance": provenance})
     return errors
+
+
+def _of_kind(found: Sequence[tuple[Row, float]], kind: str) -> list[tuple[Row, float]]:
+    return [(r, q) for r, q in found if isinstance(r.device, Cpu) and r.device.kind == kind]
 
 
 def _rounded(value: float) -> float:

@@ -1,4 +1,4 @@
-"""Refits all that the serving tables tell: engines, single streams, starts, loads and diffusion."""
+"""Refits all that the serving tables tell: engines, starts, loads and diffusion."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from gpuwise.calibrate.serving.rows import read_rows
 from studies.serving.client_fit import fit_clients
 from studies.serving.diffusion_fit import fit_diffusion
 from studies.serving.engine_fit import fit_engine_runs, fit_in_process, fit_throughput
-from studies.serving.fit import fit_engines, fit_single_stream
+from studies.serving.fit import fit_engines
 from studies.serving.load_fit import fit_load, fit_widths, note_checked
 from studies.serving.pool_fit import fit_pool
 
@@ -25,4 +25,4 @@ def fit(folder: Path) -> dict[str, float]:
     loads = {**fit_engine_runs(folder), **fit_in_process(folder), **fit_clients(folder)}
     load = {**pool, **loads, **fit_throughput(folder), **fit_widths(folder)}
     note_checked(folder)
-    return {**engines, **fit_single_stream(rows), **fit_diffusion(folder), **load}
+    return {**engines, **fit_diffusion(folder), **load}

@@ -9,12 +9,9 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
-import numpy as np
-
 from gpuwise.dataclass import dataclass
 from gpuwise.errors import UnknownNameError
 from gpuwise.facts.models.architecture import Architecture
-from gpuwise.predict.kernels.experts.loads import power_law
 from gpuwise.workload.transformer.parameters import count_parameters
 
 _GGUF = re.compile(
@@ -25,6 +22,9 @@ _GGUF = re.compile(
 GGUF, MLX = "GGUF", "MLX"
 WIDE_BYTES = 2.0
 """A weight an engine does not narrow."""
+ALIKE = 0.7
+"""Power of a number of tokens: so many independent ones are sent to as many experts, since the router sends tokens alike
+(studies.serving.llama_batches)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +180,7 @@ def find_format(text: str) -> WeightFormat:
             wanted = found.expand(name)
     of = {name.lower(): name for name in (*MLX_FORMATS, *LLAMA_CPP_FORMATS, *ENGINE_FORMATS)}
     plain = wanted.removeprefix("ud-")
-    for name in (wanted, f"ud-{plain}", plain, *(re.sub(r"_(xl|l)$", end, plain) for end in ("_m", ""))):
+    for name in (wanted, f"ud-{plain}", plain, *(re.sub(r"_(xl|l|m|p)$", end, plain) for end in ("_m", ""))):
         if name in of:
             return FORMATS[of[name]]
     names = (*LLAMA_CPP_FORMATS, *ENGINE_FORMATS, *MLX_FORMATS)
@@ -296,12 +296,9 @@ def expert_bytes_read(arch: Architecture, weights: str) -> float:
     return 0.0 if arch.moe is None else expert_bytes(arch, weights) * arch.moe.n_active / arch.moe.n_experts
 
 
-@lru_cache(maxsize=4096)
 def _experts_chosen(n_experts: int, n_active: int, tokens: int) -> float:
-    """Experts that any of ``tokens`` tokens is sent to."""
-    one = np.ones(1)
-    chosen = float(power_law(tokens * one, n_active * one, n_experts * one, one).active[0])
-    return min(max(chosen, n_active), n_experts)
+    """Experts that any of ``tokens`` tokens is sent to, as many as independent tokens of a power of their number would be."""
+    return n_experts * (1.0 - (1.0 - n_active / n_experts) ** tokens**ALIKE)
 
 
 def _outer_bytes(form: WeightFormat) -> float:

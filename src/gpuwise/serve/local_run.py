@@ -24,7 +24,7 @@ from gpuwise.serve.memory import ServingMemory, local_memory
 from gpuwise.serve.offload import needed_split, split_bytes, split_time
 from gpuwise.serve.offload import prompt_time as offloaded_prompt_time
 from gpuwise.serve.processor import token_time as processor_time
-from gpuwise.serve.streams import as_measured, prompt_time, seconds, spread, token_time
+from gpuwise.serve.streams import as_measured, batch_spread, prompt_spread, prompt_time, seconds, token_time
 from gpuwise.workload.transformer.parameters import count_parameters
 
 TRIED = ("Q8_0", "Q6_K", "Q5_K_M", "Q4_K_M", "IQ4_XS", "Q3_K_M", "Q2_K")
@@ -168,7 +168,8 @@ def _at_once(arch: Architecture, machine: LocalMachine, weights: str, context: i
         time = seconds(form, arch, accelerator, weights, float(context), n, users)
     except UnpredictableError:
         return None
-    return users, as_measured(Estimate.from_log_sigma(time, *spread(accelerator)), accelerator.corrections).inverse()
+    time_s = Estimate.from_log_sigma(time, *batch_spread(arch, accelerator))
+    return users, as_measured(time_s, accelerator.corrections).inverse()
 
 
 def names_of(arch: Architecture, weights: str | None) -> tuple[str, ...]:
@@ -235,7 +236,7 @@ def _speed(arch: Architecture, machine: LocalMachine, weights: str, context: int
         time = prompt_time(load_json(engine.streams)["form"], arch, accelerator, weights, batch=engine.prompt_batch)
     except UnpredictableError:
         return Speed(context, rate, None, None)
-    first = Estimate.from_log_sigma(time(context, 0.0), *spread(accelerator))
+    first = Estimate.from_log_sigma(time(context, 0.0), *prompt_spread(accelerator))
     return Speed(context, rate, first.inverse(context), first)
 
 

@@ -42,8 +42,8 @@ def token_time(cpu: Cpu, arch: Architecture, weights: str, *, context: float = 1
     model = load_json("processor_stream")
     parts = seconds_by_part(model, cpu, token_work(arch, weights, context, round(batch)), batch)
     total, (memory, compute, _) = overlapped(model, parts), parts
-    basis = "fitted" if cpu.id in model["measured"] else "derived"
-    estimate = Estimate.from_log_sigma(total, model["log_sigma"][_kind(model, cpu)], basis)
+    basis, width = ("fitted", "log_sigma") if cpu.id in model["measured"] else ("derived", "new_log_sigma")
+    estimate = Estimate.from_log_sigma(total, model[width][_kind(model, cpu)], basis)
     time = as_measured(estimate, cpu.corrections).widened(arch.open_log_sigma)
     return CpuTime(time, compute, memory, "fp32")
 

@@ -12,25 +12,31 @@ less than the bandwidth for it. Several devices hold layers in turn, so that the
 hand-over between ``n`` devices costs. ``e``, ``s`` and ``l`` by vendor, fitted by :mod:`studies.serving.local_fit`
 (``coefficients/single_stream.json``).
 
-A batch of ``n`` sequences reads what its tokens touch once (of experts those that skewed routing sends them to), the caches of
-all, and pays for its rows; a prompt is arithmetic, and reads the weights of its tokens once a batch of 512 (``n_ubatch``):
+A batch of ``n`` sequences reads what its tokens touch once, the caches of all, and pays for its rows and, under llama.cpp, for
+kernels that it fuses for one token alone; a prompt is arithmetic, and reads the weights of its tokens once a batch of 512
+(``n_ubatch``):
 
-    t(n) = (((W(n) + n s KV) / B_e)^p + (N(n) c / (u h))^p + w^p)^(1/p) + k l + r (devices - 1) + m (n - 1) 2 N / R
-    prompt(q, c) = (((2 N q + 2 X q / x + attention(q, c) / s) / R)^p + (u W(q / u) / B_e)^p)^(1/p)    q tokens in u batches
-    R = k u h (peak / (1024 u h))^a
+    t(n) = (((W(n) + n s KV) / B_e)^p + (N(n) c / (u h))^p + w^p)^(1/p) + k l' + r (devices - 1) + m (n - 1) 2 N / R
+    prompt(q, c) = (((2 N q + 2 X q / x) / R)^p + (b W(q / b) / B_e)^p)^(1/p)    q tokens in b batches, after c others
+                   + attention(q, c) / (a u h) + b k l' + q (i H / B + M v / h)
+    R = k' u h (P / (512 u h))^e, of 16-bit weights g P
     x = x0 r / (r + r0)    r rows of an expert in a batch
 
-``c`` tokens before them, ``X`` weights of a token's experts, ``N`` its others. ``k`` and ``s`` by vendor and width of the
-weights, ``a`` because tensor units that do more a clock are fed less well.
-``k`` and ``a`` are of the prompts of one public table, ``m`` of llama.cpp's own batches on a DGX Spark, the rest of
-:mod:`studies.serving.llama_batches`. Weights of 16 bits go through cuBLAS from a few rows on
-(``ggml_cuda_mul_mat``), whose arithmetic runs beside the stream: their rows are ``w = (n - 1) 2 N / R`` (no ``m``).
+``X`` weights of a token's experts, ``N`` its others; ``P`` the 16-bit peak, with sums in 16 bits where a card has them (GeForce
+cards halve the rate of sums in 32). Quantised weights are multiplied in 8-bit integers after they are unpacked (MMQ): on NVIDIA's
+cards at one rate a unit and clock, whatever the width of the tensor units (``e`` 0), as attention. A batch's kernels start, fill
+the device and drain in ``l'``, so that small models are far from ``R``; ``i`` bytes go to memory and back for each of the ``H``
+hidden numbers of all layers; a recurrent layer (``M`` of them) passes its state from token to token in ``v`` clocks. ``l'`` and
+``i`` are of NVIDIA's rows, the rest by vendor (:mod:`studies.serving.prompt_fit`); ``m`` of llama.cpp's own batches on a DGX
+Spark (:mod:`studies.serving.llama_batches`). Weights of 16 bits go through cuBLAS from a few rows on (``ggml_cuda_mul_mat``),
+whose arithmetic runs beside the stream: their rows are ``w = (n - 1) 2 N / R`` (no ``m``, and ``l`` for ``l'``).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -45,12 +51,12 @@ from gpuwise.predict.kernels.memory_bound import technology_share
 from gpuwise.predict.memory.kv_cache import CacheLayout, kv_cache_bytes
 from gpuwise.serve.engines.engine import ENGINES, LOCAL_ENGINE, Engine
 from gpuwise.serve.formats import FORMATS, find_format, weight_bytes_read
-from gpuwise.workload.blocks.kinds import attention_sizes, block_counts
+from gpuwise.workload.blocks.kinds import LINEAR, STATE_SPACE, attention_sizes, block_counts
 from gpuwise.workload.transformer.parameters import count_parameters
 
 READ = CacheLayout("fp16", window_everywhere=False).unpadded
 """Cache bytes read for one new token."""
-_USUAL_FLOP = 1024.0
+_USUAL_FLOP = 512.0
 """A clock and unit in 16 bits, from which the rate's shape is counted."""
 _WIDE_BYTES = 2.0
 """A weight of 16 bits or more is not unpacked."""
@@ -92,14 +98,24 @@ class TokenTime:
         return self.stream_s + self.launches_s + self.hand_over_s + self.rows_s
 
 
+def _reading(arch: Architecture) -> Architecture:
+    """``arch`` with a cache in each layer: one that borrows another's keys and values reads them again."""
+    return arch if arch.shared_cache is None else replace(arch, shared_cache=None)
+
+
+def launches(arch: Architecture) -> int:
+    """Kernels of the graph of one token, or of a batch of a prompt's."""
+    return _ENDS + sum(n * block.token_launches for block, n in block_counts(arch).items())
+
+
 @lru_cache(maxsize=8192)
 def token_work(arch: Architecture, weights: str, context: float, sequences: int = 1) -> TokenWork:
     """The work of a token of each of ``sequences`` that hold ``context`` tokens. Raises UnknownNameError for a format."""
     return TokenWork(
         weight_bytes_read(arch, weights, tokens=sequences),
         weight_bytes_read(arch, "Q8_0", "Q8_0", tokens=sequences) / FORMATS["Q8_0"].bytes_per_weight,
-        sequences * float(kv_cache_bytes(arch, context, READ)),
-        _ENDS + sum(n * block.token_launches for block, n in block_counts(arch).items()),
+        sequences * float(kv_cache_bytes(_reading(arch), context, READ)),
+        launches(arch),
         find_format(weights).bytes_per_weight >= _WIDE_BYTES,
     )
 
@@ -116,15 +132,11 @@ def token_time(
     """Seconds of one generated token at ``context`` tokens in an fp16 cache, layers in turn on ``n_devices``, under ``engine``
     (None: llama.cpp).
 
-    The interval is that of the vendor's devices, or, of a vendor the fit never saw, wider by what a new family adds to the
-    time of kernels bound by memory. Raises UnknownNameError for a weight format.
+    The interval is that of the vendor's devices in the fit, wider for others of the vendor, and of a vendor the fit never saw
+    wider still by what a new family adds to the time of kernels bound by memory. Raises UnknownNameError for a weight format.
     """
-    model = _coefficients(engine)
-    time = seconds(model["form"], arch, accelerator, weights, context, n_devices)
-    sigma, basis = _spread(
-        model, accelerator, vendor_of(model["form"], accelerator)["log_sigma" if arch.moe is None else "experts_log_sigma"]
-    )
-    estimate = Estimate.from_log_sigma(time, sigma, basis)
+    time = seconds(_coefficients(engine)["form"], arch, accelerator, weights, context, n_devices)
+    estimate = Estimate.from_log_sigma(time, *token_spread(arch, accelerator, engine))
     return as_measured(estimate, accelerator.corrections, engine).widened(arch.open_log_sigma)
 
 
@@ -141,10 +153,23 @@ def as_measured(time: Estimate, corrections: Mapping[str, Correction], engine: E
     )
 
 
-def spread(accelerator: Accelerator, engine: Engine | None = None) -> tuple[float, Basis]:
-    """Log standard deviation of batches and prompts on a device, and their basis."""
+def token_spread(arch: Architecture, accelerator: Accelerator, engine: Engine | None = None) -> tuple[float, Basis]:
+    """Log standard deviation of a token of one sequence on a device, and its basis."""
     model = _coefficients(engine)
-    return _spread(model, accelerator, model["log_sigma"]["batch"])
+    name = ("" if accelerator.id in model["measured"] else "new_") + ("log_sigma" if arch.moe is None else "experts_log_sigma")
+    return _spread(model, accelerator, vendor_of(model["form"], accelerator)[name])
+
+
+def batch_spread(arch: Architecture, accelerator: Accelerator, engine: Engine | None = None) -> tuple[float, Basis]:
+    """:func:`token_spread` of a token of several sequences: what a batch adds comes on top."""
+    sigma, basis = token_spread(arch, accelerator, engine)
+    return math.hypot(sigma, _coefficients(engine)["log_sigma"]["batch"]), basis
+
+
+def prompt_spread(accelerator: Accelerator, engine: Engine | None = None) -> tuple[float, Basis]:
+    """Log standard deviation of a prompt's time on a device, and its basis."""
+    model = _coefficients(engine)
+    return _spread(model, accelerator, prompt_vendor(model["form"], accelerator)["log_sigma"])
 
 
 def _spread(model: dict[str, Any], accelerator: Accelerator, sigma: float) -> tuple[float, Basis]:
@@ -188,13 +213,23 @@ def seconds_by_part(
     if sequences > 1:
         rows = (sequences - 1) * row_flop(arch, head=True) / arithmetic_rate(form, accelerator, wide=work.wide)
         beside, after = (rows, 0.0) if work.wide else (0.0, form["prompt"]["batch_rows"] * rows)
-    if accelerator.vendor != "Apple" and accelerator.compute_units and accelerator.boost_hz:
-        clocks = form["clocks_per_weight"]["half" if work.wide else "quantised"]
-        unpack = work.weights * clocks / (accelerator.compute_units * accelerator.boost_hz)
+    if accelerator.compute_units and accelerator.boost_hz:
+        unpack = (
+            work.weights * _unpack_clocks(form, accelerator, wide=work.wide) / (accelerator.compute_units * accelerator.boost_hz)
+        )
     power = form["overlap"]
     body = (stream**power + unpack**power + beside**power) ** (1.0 / power)
-    launch_s = vendor["launch_clocks"] / (accelerator.boost_hz or _USUAL_HZ)
+    clocks = max(vendor["launch_clocks"], form["prompt"]["batch_launch_clocks"] if sequences > 1 and not work.wide else 0.0)
+    launch_s = clocks / (accelerator.boost_hz or _USUAL_HZ)
     return TokenTime(body, work.launches * launch_s, form["hand_over_s"] * (n_devices - 1), after)
+
+
+def _unpack_clocks(form: dict[str, Any], accelerator: Accelerator, *, wide: bool) -> float:
+    """Clocks of a unit for a weight; of some vendors' chips by generation (how their id begins)."""
+    clocks = vendor_of(form, accelerator).get("clocks_per_weight", form["clocks_per_weight"])
+    if wide:
+        return clocks["half"]
+    return next((v for name, v in clocks.items() if accelerator.id.startswith(name)), clocks["quantised"])
 
 
 def vendor_of(form: dict[str, Any], accelerator: Accelerator) -> dict[str, Any]:
@@ -217,40 +252,68 @@ def prompt_time(
 ) -> Callable[[float, float], float]:
     """Seconds for the given prompt tokens after the given earlier ones, in batches of ``batch``. Raises UnpredictableError for
     a device without published rates."""
-    prompt = form["prompt"]
+    prompt, vendor = form["prompt"], prompt_vendor(form, accelerator)
     rate = arithmetic_rate(form, accelerator, wide=find_format(weights).bytes_per_weight >= _WIDE_BYTES)
+    attention_rate = vendor["attention_flop_per_clock"] * _clocks(accelerator)
     through_experts = _expert_flop(arch) / rate
     row = row_flop(arch, head=False) / rate - through_experts
-    rated = rate * prompt["attention_share"].get(accelerator.vendor, 1.0)
     wide, *_ = attention_sizes(arch)
-    pair, far = (4.0 * sizes.heads * sizes.head_dim / rated for sizes in (arch, wide))
+    pair, far = (4.0 * sizes.heads * sizes.head_dim / attention_rate for sizes in (arch, wide))
     whole, near, window = arch.n_global_layers, arch.n_attention_layers - arch.n_global_layers, arch.window or 0
-    bandwidth, power = stream_rate(form, accelerator), form["overlap"]
+    bandwidth, power, hz = stream_rate(form, accelerator), form["overlap"], accelerator.boost_hz or _USUAL_HZ
+    blocks = block_counts(arch)
+    launches_s = launches(arch) * prompt["launch_clocks"] / hz
+    beside = prompt["row_bytes"] * arch.hidden * arch.n_layers / accelerator.memory_bandwidth_bytes_per_s
+    beside += (blocks.get(STATE_SPACE, 0) + blocks.get(LINEAR, 0)) * vendor["state_clocks"] / hz
 
     def of(tokens: float, before: float) -> float:
         each = before + (tokens + 1) / 2
         batches = math.ceil(tokens / batch)
-        experts = through_experts / _expert_share(prompt, arch, tokens / batches)
-        arithmetic = tokens * (row + experts + far * whole * each + pair * near * min(each, window))
+        products = tokens * (row + through_experts / _expert_share(vendor, arch, tokens / batches))
         stream = batches * weight_bytes_read(arch, weights, tokens=max(math.ceil(tokens / batches), 1)) / bandwidth
-        return (arithmetic**power + stream**power) ** (1.0 / power)
+        attention = tokens * (far * whole * each + pair * near * min(each, window))
+        return (products**power + stream**power) ** (1.0 / power) + attention + batches * launches_s + tokens * beside
 
     return of
 
 
+def prompt_vendor(form: dict[str, Any], accelerator: Accelerator) -> dict[str, Any]:
+    """Constants of prompts on the device's vendor; NVIDIA's for a vendor outside the fit."""
+    vendors = form["prompt"]["vendors"]
+    return vendors.get(accelerator.vendor) or vendors["NVIDIA"]
+
+
 def arithmetic_rate(form: dict[str, Any], accelerator: Accelerator, *, wide: bool) -> float:
     """FLOP a second of products over many rows. Raises UnpredictableError for a device whose units or rates are unpublished."""
-    peak = max(accelerator.peak_flop_per_s.get(name, 0.0) for name in ("bf16", "fp16"))
-    if not accelerator.compute_units or not accelerator.boost_hz or not peak:
-        raise UnpredictableError(
-            f"{accelerator.name}: its units, clock or 16-bit rate are not published", hint="name a device that has them"
-        )
-    clocks = accelerator.compute_units * accelerator.boost_hz
-    prompt = form["prompt"]
-    rates = prompt["flop_per_clock"].get(accelerator.vendor) or prompt["flop_per_clock"]["NVIDIA"]
-    each = rates["half" if wide else "quantised"]
-    shape = 1.0 if accelerator.vendor == "Apple" else (peak / (_USUAL_FLOP * clocks)) ** prompt["peak_exponent"]
-    return each * clocks * shape
+    vendor = prompt_vendor(form, accelerator)
+    if wide:
+        return vendor["half_share"] * _peak(accelerator)
+    clocks = _clocks(accelerator)
+    shape = (_peak(accelerator) / (_USUAL_FLOP * clocks)) ** vendor["peak_exponent"] if vendor["peak_exponent"] else 1.0
+    return vendor["flop_per_clock"] * clocks * shape
+
+
+def _clocks(accelerator: Accelerator) -> float:
+    """Clocks of all units in a second."""
+    if not accelerator.compute_units or not accelerator.boost_hz:
+        raise _unpublished(accelerator)
+    return accelerator.compute_units * accelerator.boost_hz
+
+
+def _peak(accelerator: Accelerator) -> float:
+    """FLOP a second in 16 bits, with sums in 16 bits where the device has them; in 32 bits on one that is older than both."""
+    rates = accelerator.peak_flop_per_s
+    half = max(accelerator.fp16_accumulate_flop_per_s or 0.0, rates.get("fp16", 0.0), rates.get("bf16", 0.0))
+    peak = half or rates.get("fp32", 0.0)
+    if not peak:
+        raise _unpublished(accelerator)
+    return peak
+
+
+def _unpublished(accelerator: Accelerator) -> UnpredictableError:
+    return UnpredictableError(
+        f"{accelerator.name}: its units, clock or 16-bit rate are not published", hint="name a device that has them"
+    )
 
 
 def _expert_flop(arch: Architecture) -> float:
@@ -262,12 +325,12 @@ def _expert_flop(arch: Architecture) -> float:
     return 2.0 * count.experts * moe.n_active / moe.n_experts
 
 
-def _expert_share(prompt: dict[str, Any], arch: Architecture, tokens: float) -> float:
+def _expert_share(vendor: dict[str, Any], arch: Architecture, tokens: float) -> float:
     """Rate of experts relative to dense products over ``tokens`` tokens: each expert has few rows."""
     if arch.moe is None:
         return 1.0
     rows = tokens * arch.moe.n_active / arch.moe.n_experts
-    return prompt["expert_share"] * rows / (rows + prompt["expert_rows"])
+    return min(vendor["expert_share"] * rows / (rows + vendor["expert_rows"]), 1.0)
 
 
 def row_flop(arch: Architecture, *, head: bool) -> float:

@@ -19,7 +19,7 @@ from gpuwise.predict.estimate import Basis
 from gpuwise.serve.engines.engine import EngineConfig
 from gpuwise.serve.engines.settings import Settings
 from gpuwise.serve.memory import ServingMemory, local_memory
-from gpuwise.serve.streams import prompt_time, seconds, spread
+from gpuwise.serve.streams import batch_spread, prompt_time, seconds
 from gpuwise.units import GIB
 
 F64 = NDArray[np.float64]
@@ -41,7 +41,7 @@ class SlotSteps:
     def __init__(self, arch: Architecture, accelerator: Accelerator, config: EngineConfig, most: int, context: int) -> None:
         self.arch, self.accelerator, self.config = arch, accelerator, config
         self._form: dict[str, Any] = load_json(config.program.streams)["form"]
-        self.tables = SlotTables(*spread(accelerator, config.program))
+        self.tables = SlotTables(*batch_spread(arch, accelerator, config.program))
         low, high = max(context // 2, 16), max(context * 2, 64)
         at_low, at_high = (np.array([self._written(n, c) for n in range(1, most + 1)]) for c in (low, high))
         n = np.arange(1, most + 1)
