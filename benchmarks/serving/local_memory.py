@@ -4,6 +4,9 @@ FOLDER`` (from the checkout's root, with it on ``PYTHONPATH``). Rows of llama.cp
 The cache is compared where a log states it, equal meaning within 1 %; recurrent states are in a log's line of the whole context
 alone (``memory-breakdown``), one a slot. The whole is weights, cache and buffers where all lies on one device: as asked by
 name, and with the file's own bytes of weights, as where a GGUF file is named.
+
+"Fits" is asked of ``local/speed.parquet``, one answer a cell of machine, cards, model, format and context: yes where all was on
+the device, no where a part was in RAM.
 """
 
 from __future__ import annotations
@@ -18,13 +21,17 @@ from pathlib import Path
 from statistics import median
 
 from gpuwise.errors import GpuwiseError
+from gpuwise.facts.hardware.accelerators import Accelerator
+from gpuwise.facts.hardware.naming import find_cluster
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.predict.memory.kv_cache import ELEMENT_BYTES, kv_cache_bytes, state_bytes
 from gpuwise.serve.engines.engine import ENGINES, LOCAL_ENGINE
-from gpuwise.serve.formats import find_format, weight_bytes
+from gpuwise.serve.formats import FORMATS, GGUF, find_format, weight_bytes
+from gpuwise.serve.local_machine import machine_of
+from gpuwise.serve.local_run import format_fit
 from gpuwise.serve.memory import local_memory
 from gpuwise.units import MIB
-from studies.serving.local_rows import find_arch
+from studies.serving.local_rows import SHORT, Row, find_arch, read_rows
 
 EQUAL = 0.01
 
@@ -76,6 +83,24 @@ def is_whole(m: Measured) -> bool:
     return here in ("all", of)
 
 
+def fits(folder: Path) -> list[tuple[Row, int, bool]]:
+    """A row of each cell, its context and whether the answer is right; of rows that state a reserved context, of a short one."""
+    cells: dict[tuple[object, ...], tuple[Row, int]] = {}
+    for r in read_rows(folder):
+        known = r.arch is not None and isinstance(r.device, Accelerator) and r.engine in ("llama.cpp", "llamafile")
+        if known and r.users == 1 and not r.text["gpu_list"] and FORMATS[r.weights].file == GGUF:
+            context = int(r.context) if r.filled else SHORT
+            near = round(math.log2(max(context, 128)))
+            cells.setdefault((r.text["machine"], r.n_devices, r.arch, r.weights, near, r.offloaded), (r, context))
+    found: list[tuple[Row, int, bool]] = []
+    for r, context in cells.values():
+        assert r.arch is not None
+        machine = machine_of(find_cluster(r.text["machine"] if r.n_devices == 1 else f"{r.n_devices}x {r.text['machine']}"))
+        memory = format_fit(r.arch, machine, r.weights, context, reach=False).memory
+        found.append((r, context, memory.fits != r.offloaded))
+    return found
+
+
 def show(name: str, ratios: Sequence[float], within: float) -> None:
     held = 100 * sum(abs(q - 1) <= within for q in ratios) / len(ratios)
     error = 100 * median(abs(q - 1) for q in ratios)
@@ -96,6 +121,13 @@ def main() -> None:
     for kind, mine in sorted(kinds.items()):
         for own, words in ((False, "by name"), (True, "of its file")):
             show(f"whole, {kind}, {words}, 5 %", [whole_mib(m, own_bytes=own) / m.mib("total_mib") for m in mine], 0.05)
+    answers = fits(Path(sys.argv[1]))
+    print(f"\nfits: {sum(right for *_, right in answers)} of {len(answers)} cells right; others:")
+    for r, context, right in answers:
+        if not right:
+            assert r.arch is not None
+            ran = f"ran {'in part' if r.offloaded else 'whole'} ({r.text['source'][:20]})"
+            print(f"- {r.text['machine']} x{r.n_devices}, {r.arch.id} {r.weights}, {context:,} tokens: {ran}")
 
 
 if __name__ == "__main__":

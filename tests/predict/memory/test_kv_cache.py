@@ -115,3 +115,11 @@ def test_what_is_no_cache_is_refused() -> None:
         CacheLayout(tp=0)
     with pytest.raises(InputError):
         kv_cache_bytes(LLAMA, -1)
+
+
+@pytest.mark.parametrize(("keys", "mib"), [("q4_1", 294), ("q5_0", 301), ("q5_1", 308), ("fp16", 448)])
+def test_keys_of_another_format_than_values(keys: str, mib: float) -> None:
+    """Of Llama 3.2 3B at 4,096 tokens beside fp16 values, as llama.cpp's logs state it (28 layers of 8 heads of 128)."""
+    layouts = [CacheLayout(dtype, page_tokens=256, spare_pages=0, grouped=False) for dtype in (keys, "fp16")]
+    cache = sum(float(kv_cache_bytes(find_model("llama-3.2-3b"), 4096, layout)) for layout in layouts) / 2
+    assert cache / 2**20 == pytest.approx(mib, rel=1e-3)

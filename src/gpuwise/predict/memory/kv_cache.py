@@ -31,8 +31,21 @@ from gpuwise.facts.models.architecture import Architecture
 from gpuwise.workload.blocks.kinds import attention_of, attention_sizes, block_counts, caching_layers
 
 F64 = NDArray[np.float64]
-ELEMENT_BYTES = {"bf16": 2.0, "fp16": 2.0, "fp32": 4.0, "fp8": 1.0, "int8": 1.0, "nvfp4": 0.5625, "q8_0": 1.0625, "q4_0": 0.5625}
-"""Bytes of an element with its scales: NVFP4 one E4M3 per 16, q8_0 and q4_0 one fp16 per 32."""
+ELEMENT_BYTES = {
+    "bf16": 2.0,
+    "fp16": 2.0,
+    "fp32": 4.0,
+    "fp8": 1.0,
+    "int8": 1.0,
+    "nvfp4": 0.5625,
+    "q8_0": 1.0625,
+    "q5_1": 0.75,
+    "q5_0": 0.6875,
+    "q4_1": 0.625,
+    "q4_0": 0.5625,
+}
+"""Bytes of an element with its scales: NVFP4 one E4M3 per 16; llama.cpp's one fp16 per 32, of ``_1`` a second for the least
+(ggml/src/ggml-common.h)."""
 
 
 @dataclass(frozen=True, slots=True)
