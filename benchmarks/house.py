@@ -4,6 +4,8 @@
     python benchmarks/house.py --passed-through [--json]     rooms that plan(model) and fit_step(subject) run through
     python benchmarks/house.py --start-up TREE [TREE] [--json]
                                                              CPU of import, --help and plan over bare Python
+    python benchmarks/house.py --commands TREE [TREE] [--json]
+                                                             CPU seconds of whole commands, minimum of 5 in turns
     python benchmarks/house.py --installed PYTHON            MB of that interpreter's site-packages
 
 A tree is a checkout; several are shown side by side. An import circle is a strongly connected set of modules:
@@ -244,6 +246,27 @@ START_UP = {
 }
 
 
+COMMANDS = (
+    "fit llama-3.1-8b --on H100-SXM",
+    "fit llama-3.1-8b --on 4090",
+    "fit llama-3.1-8b --for train --on H100-SXM",
+    "fit llama-3.1-8b --for run --on 3060",
+    "models --on 3060",
+    "op decode llama-3.1-8b --on 4090",
+    "plan llama-3.1-8b --on 8xH100-SXM --tokens 15B",
+    "plan llama-3.1-8b --tokens 15B",
+)
+RUN = """
+import sys
+from gpuwise.cli import main
+sys.argv = ["gpuwise", *{words}]
+try:
+    main()
+except SystemExit:
+    pass
+"""
+
+
 def cpu_s(code: str, tree: Path) -> float:
     """User and system seconds of one Python that runs ``code`` with the checkout's source."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -266,6 +289,16 @@ def start_up(trees: list[Path], rounds: int = 9) -> dict[str, dict[str, float]]:
         bare = median["bare Python"]
         answers[str(tree)] = {"bare_python_s": bare, **{name: median[name] / bare for name in START_UP if name != "bare Python"}}
     return answers
+
+
+def commands(trees: list[Path], rounds: int = 5) -> dict[str, dict[str, float]]:
+    """CPU seconds of each command in each tree: the minimum, as other work on the machine only adds to it."""
+    found: dict[str, dict[str, float]] = {}
+    for command in COMMANDS:
+        code = RUN.format(words=command.split())
+        samples = [[cpu_s(code, tree) for tree in trees] for _ in range(rounds)]
+        found[command] = {str(tree): min(of) for tree, of in zip(trees, zip(*samples, strict=True), strict=True)}
+    return found
 
 
 def installed_mb(python: str) -> dict[str, float]:
@@ -316,6 +349,7 @@ def main() -> None:
     parser.add_argument("trees", nargs="*", type=Path)
     parser.add_argument("--passed-through", action="store_true")
     parser.add_argument("--start-up", action="store_true")
+    parser.add_argument("--commands", action="store_true")
     parser.add_argument("--installed", metavar="PYTHON")
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
@@ -324,6 +358,8 @@ def main() -> None:
         document: Any = passed_through()
     elif given.start_up:
         document = start_up(trees)
+    elif given.commands:
+        document = commands(trees)
     elif given.installed:
         document = installed_mb(given.installed)
     else:
