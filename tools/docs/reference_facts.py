@@ -135,7 +135,19 @@ def _models() -> list[str]:
             largest = f"{LIMITS[f.name]:,}" if f.name in LIMITS else ""
             lines.append(f"| `{f.name}` | `{str(f.type).replace('|', chr(92) + '|')}` | {largest} | {meaning} |")
         lines.append("")
-    return lines
+    return [
+        *lines,
+        "## usual.toml",
+        "",
+        "What most people mean by a name that several models have: listed first where such a name is refused.",
+        "",
+        "| column | |",
+        "|---|---|",
+        "| `model` | Id of the model. |",
+        "| `from` | `ollama`: what `ollama run` fetches by that name; `family`: one of several generations; `language`: the "
+        "language model of a vision model. |",
+        "",
+    ]
 
 
 def _stacks() -> list[str]:

@@ -174,14 +174,12 @@ def test_a_vision_model_by_its_bare_name_has_its_language_model_as_a_hint() -> N
 
 
 def test_each_usual_name_is_asked_for_and_means_a_model() -> None:
-    tables = tomllib.loads(shipped_text("usual.toml"))
-    for table in ("ollama", "family", "language"):
-        for name, model in tables[table].items():
-            assert model in models(), name
-            try:
-                pytest.fail(f"{name} means {find_model(name).id} alone: leave it out")
-            except (AmbiguousNameError, UnknownNameError) as error:
-                assert model in str(error.hint)
+    for name, row in tomllib.loads(shipped_text("usual.toml")).items():
+        assert row["model"] in models() and row["from"] in ("ollama", "family", "language"), name
+        try:
+            pytest.fail(f"{name} means {find_model(name).id} alone: leave it out")
+        except (AmbiguousNameError, UnknownNameError) as error:
+            assert row["model"] in str(error.hint)
 
 
 @pytest.mark.parametrize(

@@ -89,7 +89,7 @@ def _names() -> NameTable:
         for alias in (arch.name, *arch.aliases):
             names.setdefault(alias, arch.id)
     usual = tomllib.loads(shipped_text(USUAL_FILE))
-    return NameTable.of(names, {**usual["ollama"], **usual["family"], **usual["language"]})
+    return NameTable.of(names, {name: row["model"] for name, row in usual.items()})
 
 
 def find_model(text: str) -> Architecture:

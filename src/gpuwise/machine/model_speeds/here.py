@@ -23,6 +23,7 @@ from gpuwise.machine.this import gpu_cards, machine_here
 from gpuwise.predict.estimate import Estimate, to_document
 from gpuwise.records.record import Record
 from gpuwise.records.store import Records, records_path
+from gpuwise.serve.engines.engine import ENGINES
 from gpuwise.serve.formats import find_format
 from gpuwise.serve.local_machine import LocalMachine
 from gpuwise.serve.local_measured import KINDS, MeasuredSpeed, plain, predicted, record_of, shape_of, speed_of
@@ -123,8 +124,10 @@ def model_of(speed: MeasuredSpeed, asked: str | None) -> tuple[str, Architecture
             raise
         hint = "name the model: gpuwise bench MODEL --import FILE"
         raise InputError(f"the model {text[:80]!r} of {speed.program} is not known: {error.message}", hint=hint) from None
-    form = arch.stored_format or speed.weights or {"vllm": "bf16"}.get(speed.engine)
-    if form is None:
+    engine = ENGINES[speed.engine]
+    # a checkpoint without a format is of 16 bits; files of local programs have one
+    form = arch.stored_format or speed.weights or ("" if engine.streams else engine.by_bits[16])
+    if not form:
         raise InputError(
             f"{speed.program} does not print the format of the weights",
             hint="name it behind the model, as in llama-3.1-8b-Q4_K_M (llama.cpp) or qwen3-8b-4bit (MLX)",
