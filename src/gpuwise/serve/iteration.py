@@ -32,7 +32,7 @@ from gpuwise.workload.blocks.point import Point
 from gpuwise.workload.row_codes import Kind, Phase
 from gpuwise.workload.stacks.stack import find_stack
 from gpuwise.workload.step import OpTable, concatenate
-from gpuwise.workload.transformer.tables import transformer_tables
+from gpuwise.workload.transformer.tables import head_table, transformer_tables
 
 F64 = NDArray[np.float64]
 
@@ -99,12 +99,15 @@ def spread(device: DeviceTimes, costs: EngineCosts) -> F64:
     return engine if device.basis in ("measured", "fitted") else np.hypot(engine, device.log_sigma)
 
 
-def device_times(arch: Architecture, system: System, config: EngineConfig, iterations: Iterations) -> DeviceTimes:
-    """Kernels and collectives of every iteration, evaluated in one pass."""
+def device_times(
+    arch: Architecture, system: System, config: EngineConfig, iterations: Iterations, attention_from: int | None = None
+) -> DeviceTimes:
+    """Kernels and collectives of every iteration, evaluated in one pass; of those from ``attention_from`` on, attention alone."""
     check_split(arch, config)
     check_formats(system.accelerator, config)
     columns = np.broadcast_arrays(iterations.sequences, iterations.q_len, iterations.kv_len)
-    rows = _iteration_rows(arch, config.tp, config.attention_dp, *(tuple(column.tolist()) for column in columns))
+    whole = len(columns[0]) if attention_from is None else attention_from
+    rows = _iteration_rows(arch, config.tp, config.attention_dp, *(tuple(column.tolist()) for column in columns), whole)
     times = row_times(rows, arch, system, config)
 
     def total(values: F64) -> F64:
@@ -121,14 +124,21 @@ def device_times(arch: Architecture, system: System, config: EngineConfig, itera
 
 @lru_cache(maxsize=32)
 def _iteration_rows(
-    arch: Architecture, tp: int, groups: int, sequences: tuple[int, ...], q_len: tuple[int, ...], kv_len: tuple[int, ...]
+    arch: Architecture,
+    tp: int,
+    groups: int,
+    sequences: tuple[int, ...],
+    q_len: tuple[int, ...],
+    kv_len: tuple[int, ...],
+    whole: int,
 ) -> IterationRows:
-    """The rows of these iterations of a rank of one of ``groups`` that attend apart."""
+    """The rows of these iterations of a rank of one of ``groups`` that attend apart; after the first ``whole`` iterations those
+    of attention alone."""
     tables: list[OpTable] = []
     weight: list[float] = []
     owner: list[int] = []
     for i, (batch, q) in enumerate(zip(sequences, q_len, strict=True)):
-        for table, count in _forward_tables(arch, tp, -(-batch // groups), q):
+        for table, count in (_forward_tables if i < whole else _attention_tables)(arch, tp, -(-batch // groups), q):
             tables.append(table)
             weight.append(count)
             owner.append(i)
@@ -162,11 +172,23 @@ def _forward_tables(arch: Architecture, tp: int, sequences: int, q_len: int) -> 
         stack=find_stack("megatron-core"),
         fused_loss=True,
     )
-    whole = transformer_tables(arch, point)
-    last = transformer_tables(arch, replace(point, seq_len=1)) if q_len > 1 else whole
+    whole, decode = transformer_tables(arch, point), q_len == 1
     parts = [(table, float(whole.layer_counts[kind])) for kind, table in whole.layers.items()]
-    parts += [(whole.embedding, 1.0), (last.head, 1.0)]
-    return tuple((_engine_rows(table, q_len == 1), count) for table, count in parts)
+    last = whole.head if decode else _head_rows(arch, replace(point, seq_len=1))
+    return tuple((_engine_rows(table, decode), count) for table, count in [*parts, (whole.embedding, 1.0), (last, 1.0)])
+
+
+@lru_cache(maxsize=512)
+def _attention_tables(arch: Architecture, tp: int, sequences: int, q_len: int) -> tuple[tuple[OpTable, float], ...]:
+    """The rows of :func:`_forward_tables` that are attention over the cache."""
+    masks = ((table, table.kind == Kind.ATTENTION, count) for table, count in _forward_tables(arch, tp, sequences, q_len))
+    return tuple((table.select(mask), count) for table, mask, count in masks if mask.any())
+
+
+@lru_cache(maxsize=256)
+def _head_rows(arch: Architecture, point: Point) -> OpTable:
+    """The head over each sequence's last token."""
+    return head_table(arch, point)
 
 
 def _engine_rows(table: OpTable, decode: bool) -> OpTable:

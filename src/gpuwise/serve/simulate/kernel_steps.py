@@ -96,8 +96,9 @@ def kernel_tables(
     parts = [(rows * groups, one, one * n) for n in lengths]
     parts += [(one * groups, tokens, tokens), (one * groups, qs, qs + cs)]
     whole = [np.broadcast_arrays(*part) for part in parts]
-    timed = device_times(arch, system, config, Iterations(*(np.concatenate(column) for column in zip(*whole, strict=True))))
     ends = np.cumsum([len(part[0]) for part in whole])
+    every = Iterations(*(np.concatenate(column) for column in zip(*whole, strict=True)))
+    timed = device_times(arch, system, config, every, attention_from=int(ends[-2]))
     short, long, work, prompts = (slice(end - len(part[0]), end) for part, end in zip(whole, ends, strict=True))
     rest, attention = timed.kernels_s - timed.attention_s, timed.attention_s
     return KernelTables(

@@ -52,13 +52,18 @@ def transformer_tables(arch: Architecture, point: Point) -> TransformerTables:
         rows = Rows(OpTableBuilder(), point)
         layer(rows, arch, kind)
         tables[kind] = rows.to.build()
-    ends: list[OpTable] = []
-    for write in (embedding, head):
-        rows = Rows(OpTableBuilder(), point)
-        write(rows, arch)
-        ends.append(rows.to.build())
+    rows = Rows(OpTableBuilder(), point)
+    embedding(rows, arch)
     encoder = _encoder_table(arch, point)
-    return TransformerTables(tables, counts, encoder, arch.encoder.n_layers if arch.encoder else 0, ends[0], ends[1])
+    encoder_layers = arch.encoder.n_layers if arch.encoder else 0
+    return TransformerTables(tables, counts, encoder, encoder_layers, rows.to.build(), head_table(arch, point))
+
+
+def head_table(arch: Architecture, point: Point) -> OpTable:
+    """Op table of the model's head alone."""
+    rows = Rows(OpTableBuilder(), point)
+    head(rows, arch)
+    return rows.to.build()
 
 
 def _encoder_table(arch: Architecture, point: Point) -> OpTable | None:
