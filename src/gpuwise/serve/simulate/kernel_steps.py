@@ -12,7 +12,7 @@ A step without a prompt runs the graph of the next captured size: its products t
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import lru_cache
 from statistics import median
 
@@ -286,6 +286,24 @@ class KernelSteps:
         rest = np.maximum(each - compute - comm - memory, 0.0)
         columns = {"compute": compute, "memory": np.minimum(memory, each), "communication": comm, "host": rest}
         return {name: float((column * n_steps).sum()) for name, column in columns.items()}
+
+    def know_prompts(self, prompts: Collection[int]) -> None:
+        """Work out the attention of whole prompts of these lengths at once: the seconds of :meth:`_chunk`, in a tenth of the
+        time."""
+        seen = self._seen
+        if len(seen) + len(prompts) > MOST_CHUNKS:
+            return
+        missing = [p for p in set(prompts) if (p, 0) not in seen]
+        if not missing:
+            return
+        q, new = np.array(self._q), np.array(missing, np.float64)
+        i = np.clip(np.searchsorted(q, new, side="right") - 1, 0, len(q) - 2)
+        first: F64 = np.array(self._chunks)[:, 0]
+        low, high, width = first[i], first[i + 1], q[i + 1] - q[i]
+        u = (new - q[i]) / width
+        lows, highs = low / (q[i] * ((q[i] + 1) / 2)), high / (q[i + 1] * ((q[i + 1] + 1) / 2))
+        each = np.where(q[i] < _MANY, low + (high - low) * u, (lows + (highs - lows) * u) * new * ((new + 1) / 2))
+        seen.update(zip(((p, 0) for p in missing), each.tolist(), strict=True))
 
     def _chunk(self, chunk: tuple[int, int]) -> float:
         """Seconds of one prompt chunk's attention over all layers; cached, as the same requests occur at every rate."""

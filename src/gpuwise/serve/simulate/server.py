@@ -193,8 +193,11 @@ class Server:
         """The given number of idle engines for ``requests``, with another policy if given, and their step times."""
         limits = self.limits_of(requests)
         context = float(np.average(requests.prompt_tokens + requests.output_tokens / 2, weights=requests.output_tokens))
-        timed = self._timed(self.steps(max(int(context), 1)), requests)
+        steps = self.steps(max(int(context), 1))
+        timed = self._timed(steps, requests)
         prompt, output = requests.prompt_tokens.tolist(), requests.output_tokens.tolist()
+        if isinstance(steps, KernelSteps):
+            steps.know_prompts(prompt)
         runs = runs_of(requests if requests.adapter is None else requests.apart_by_adapter(), limits.block_tokens)
         if self.staged:
             stages = stages_of(self.arch, self.system, self.config, hides_host=self.rules.ahead_in_stages)
