@@ -1,6 +1,7 @@
 """What the house measures: lines and files by room, the largest folder, import circles, ways to time work, weight.
 
     python benchmarks/house.py [TREE ...] [--json]           the source, by reading it: nothing of it is run
+    python benchmarks/house.py --touched COMMIT ... [--json] files of the package that each commit touches: one that adds a noun
     python benchmarks/house.py --passed-through [--json]     rooms that plan(model) and fit_step(subject) run through
     python benchmarks/house.py --start-up TREE [TREE] [--json]
                                                              CPU of import, --help and plan over bare Python
@@ -20,6 +21,7 @@ import argparse
 import ast
 import json
 import os
+import re
 import resource
 import statistics
 import subprocess
@@ -188,6 +190,46 @@ def pipelines(tree: Path) -> list[str]:
     return found
 
 
+def side_by_side(edges: dict[str, set[str]]) -> list[list[str]]:
+    """Files and folders of one folder that import each other, a folder as what any file in it imports."""
+    found: list[list[str]] = []
+    folders = {module.rpartition(".")[0] for module in edges} - {""}
+    for folder in sorted(folders):
+        inner: dict[str, set[str]] = defaultdict(set)
+        start = folder + "."
+        for module, targets in edges.items():
+            if module.startswith(start):
+                here = module.removeprefix(start).partition(".")[0]
+                beside = {t.removeprefix(start).partition(".")[0] for t in targets if t.startswith(start)}
+                inner[here] |= beside - {here}
+        found += [[start + name for name in ring] for ring in circles(inner)]
+    return found
+
+
+def counted(tree: Path) -> dict[str, int]:
+    """How types and tests are written: the word ``Any``, files that are not checked strictly, own imports inside functions."""
+    texts = [p.read_text(encoding="utf-8") for p in (tree / "src" / "gpuwise").rglob("*.py")]
+    tests = [p.read_text(encoding="utf-8") for p in (tree / "tests").rglob("*.py")]
+    files = sources(tree)
+    lazy = sum(i.when == "lazy" for path in files.values() for i in imports(path, set(files)))
+    return {
+        "Any": sum(len(re.findall(r"\bAny\b", text)) for text in texts),
+        "pyright: basic": sum(text.startswith("# pyright: basic") or "\n# pyright: basic" in text for text in texts),
+        "own imports in functions": lazy,
+        "functions that test": sum(len(re.findall(r"^ *(?:async )?def test_", text, re.MULTILINE)) for text in tests),
+    }
+
+
+def touched(tree: Path, commits: list[str]) -> dict[str, list[str]]:
+    """Files of the package that each commit changes, adds or removes, by the commit's subject."""
+    answers: dict[str, list[str]] = {}
+    for commit in commits:
+        asked = ["git", "-C", str(tree), "show", "--format=%s", "--name-only", commit]
+        subject, *names = subprocess.run(asked, check=True, capture_output=True, text=True).stdout.split("\n")
+        answers[f"{commit} {subject}"] = [name for name in names if name.startswith("src/gpuwise/")]
+    return answers
+
+
 def source_document(tree: Path) -> dict[str, Any]:
     by_room = rooms(tree)
     inside = [v for k, v in by_room.items() if k not in ("tests", "tools", "benchmarks")]
@@ -200,6 +242,8 @@ def source_document(tree: Path) -> dict[str, Any]:
         "circles_at_import": circles(graph(tree, IMPORT)),
         "circles_with_lazy_imports": circles(graph(tree, LAZY)),
         "circles_with_types": circles(graph(tree, TYPES)),
+        "circles_side_by_side": side_by_side(graph(tree, LAZY)),
+        "counted": counted(tree),
         "pipelines": pipelines(tree),
     }
 
@@ -334,11 +378,13 @@ def show(documents: dict[str, dict[str, Any]]) -> None:
         ["; ".join(f"{f} {n}" for f, n in d["folders_over_20"].items()) for d in documents.values()],
     )
     row("longest files", ["; ".join(f"{f} {n}" for f, n in d["longest_files"].items()) for d in documents.values()])
-    for what in ("circles_at_import", "circles_with_lazy_imports", "circles_with_types", "pipelines"):
+    for what in ("circles_at_import", "circles_with_lazy_imports", "circles_with_types", "circles_side_by_side", "pipelines"):
         row(what.replace("_", " "), [str(len(d[what])) for d in documents.values()])
+    for what in next(iter(documents.values()))["counted"]:
+        row(what, [f"{d['counted'][what]:,}" for d in documents.values()])
     for name, d in documents.items():
         print(f"\n{name}:")
-        for ring in d["circles_with_types"]:
+        for ring in d["circles_with_types"] + d["circles_side_by_side"]:
             print(f"- circle: {', '.join(ring)}")
         for module in d["pipelines"]:
             print(f"- pipeline: {module}")
@@ -347,6 +393,7 @@ def show(documents: dict[str, dict[str, Any]]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
     parser.add_argument("trees", nargs="*", type=Path)
+    parser.add_argument("--touched", metavar="COMMIT", nargs="+")
     parser.add_argument("--passed-through", action="store_true")
     parser.add_argument("--start-up", action="store_true")
     parser.add_argument("--commands", action="store_true")
@@ -354,8 +401,11 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
     trees = given.trees or [Path(__file__).parent.parent]
-    if given.passed_through:
-        document: Any = passed_through()
+    document: Any
+    if given.touched:
+        document = {name: len(files) for name, files in touched(trees[0], given.touched).items()}
+    elif given.passed_through:
+        document = passed_through()
     elif given.start_up:
         document = start_up(trees)
     elif given.commands:

@@ -1,5 +1,6 @@
 """Laws of the training step."""
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -12,10 +13,21 @@ from gpuwise.facts.hardware.systems import System
 from gpuwise.facts.models.catalogue import find_model
 from gpuwise.predict.columns import Columns
 from gpuwise.predict.comm.groups import data_group, expert_data_group, expert_group, largest_divisor, tensor_group
+from gpuwise.predict.parallel.shards import stages
 from gpuwise.predict.stack_costs import find_stack_costs
 from gpuwise.predict.step.evaluate import evaluate
-from gpuwise.predict.step.times import SATURATION_DOUBLINGS, StepTimes, stragglers
+from gpuwise.predict.step.times import (  # pyright: ignore[reportPrivateUsage]
+    SATURATION_DOUBLINGS,
+    ParameterCopies,
+    StepTimes,
+    _parameter_copies,
+    _update,
+    stragglers,
+)
+from gpuwise.workload.optimizer import update_traffic_bytes
+from gpuwise.workload.stacks.stack import find_stack
 from gpuwise.workload.strategy import Strategy
+from gpuwise.workload.transformer.parameters import count_parameters
 
 LLAMA = find_model("llama-3.1-8b")
 EIGHT = find_cluster("8xH100-SXM").system
@@ -147,3 +159,50 @@ def test_tensor_transfers_hide_behind_products_over_a_device_link_only() -> None
     assert a100.linked and not cards.linked
     assert costs.under(Strategy(tp=2), a100.accelerator, linked=a100.linked).tp_overlap > 0
     assert costs.under(Strategy(tp=2), cards.accelerator, linked=cards.linked).tp_overlap == 0
+
+
+def test_an_optimizer_on_the_device_streams_its_state_once() -> None:
+    """No faster than memory at its data sheet's rate, and not as slow as twice."""
+    arch, system = find_model("llama-3.1-8b"), find_cluster("8xH100-SXM").system
+    c = Columns.from_strategies([Strategy(stack="megatron-core", dp=8, sharding="zero1")])
+    seconds = float(np.max(_update(arch, system, c, stages(arch, c, 32.0), per_op=False)))
+    moved = count_parameters(arch).total / 8 * update_traffic_bytes(c.base, find_stack("megatron-core").fused_optimizer)
+    least = moved / system.accelerator.memory_bandwidth_bytes_per_s
+    assert least <= seconds <= 2 * least
+
+
+@pytest.mark.parametrize("model", ["llama-3.1-8b", "mixtral-8x7b"])
+def test_parameters_on_the_host_come_back_a_layer_at_a_time_to_every_rank_its_part(model: str) -> None:
+    """ZeRO-3 with weights on the host: twice the ranks copy half as much each; the backward brings the layer back and its
+    gradients to the host."""
+    arch, made = find_model(model), list[ParameterCopies]()
+    for n in (8, 16):
+        c = Columns.from_strategies(
+            [Strategy(stack="deepspeed", dp=n, sharding="zero3", offload_parameters=True, offload_optimizer=True)]
+        )
+        system = find_cluster(f"{n}xH100-SXM").system
+        copies = _parameter_copies(arch, system, c, stages(arch, c, float(arch.n_layers)))
+        assert copies is not None
+        made.append(copies)
+    one, two = made
+    for name in ("forward_s", "backward_s"):
+        assert float(np.max(getattr(two, name))) == pytest.approx(float(np.max(getattr(one, name))) / 2, rel=0.05)
+    layer = count_parameters(arch).layers / arch.n_layers / 8 * 2  # two bytes each
+    at_least = layer / (find_cluster("8xH100-SXM").system.accelerator.pcie_bytes_per_s or math.inf)
+    assert at_least <= float(np.max(one.forward_s)) <= 4 * at_least
+    assert float(np.max(one.ends_s)) > float(np.max(one.forward_s)) > 0
+
+
+def test_adapters_send_their_own_gradients_to_the_host() -> None:
+    """LoRA trains a hundredth of the weights: hardly any gradients travel beside the frozen weights."""
+    arch, system = find_model("llama-3.1-8b"), find_cluster("8xH100-SXM").system
+    whole, adapted = (
+        Columns.from_strategies(
+            [Strategy(stack="deepspeed", dp=8, sharding="zero3", offload_parameters=True, offload_optimizer=True, lora_rank=rank)]
+        )
+        for rank in (0, 16)
+    )
+    all_of_it, few = (_parameter_copies(arch, system, c, stages(arch, c, 32.0)) for c in (whole, adapted))
+    assert all_of_it is not None and few is not None
+    gradients = float(np.max(all_of_it.backward_s - all_of_it.forward_s))
+    assert 0 < float(np.max(few.backward_s - few.forward_s)) < 0.1 * gradients
