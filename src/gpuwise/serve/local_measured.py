@@ -88,7 +88,7 @@ def predicted(
             return time.inverse()
         form = load_json(engine.streams)["form"]
         seconds = streams.prompt_time(form, arch, device, weights, batch=engine.prompt_batch)(speed.tokens, float(speed.before))
-        return Estimate.from_log_sigma(seconds, *streams.spread(device, engine)).inverse(speed.tokens)
+        return Estimate.from_log_sigma(seconds, *streams.prompt_spread(device, engine)).inverse(speed.tokens)
     except GpuwiseError:
         return None
 
