@@ -17,11 +17,11 @@ ANY: Any = gpuwise
     ("ask", "said"),
     [
         (lambda: ANY.make_plan(model=3), "model is 3, of type int"),
-        (lambda: ANY.fit("bert-base", ["4090"]), r"on is \['4090'\], of type list"),
-        (lambda: ANY.fit("bert-base", "4090", {"tokens": 1}), "wishes is .* of type dict"),
-        (lambda: ANY.fit("bert-base", "4090", ANY.Wishes(seq_len="many")), "wishes.seq_len is 'many'"),
-        (lambda: ANY.fit("bert-base", "4090", ANY.Wishes(precision="bf16")), "wishes.precision is 'bf16'"),
-        (lambda: ANY.capacity("llama-3.1-8b", "h100", users="many"), "users is 'many', of type str"),
+        (lambda: ANY.make_fit("bert-base", ["4090"]), r"on is \['4090'\], of type list"),
+        (lambda: ANY.make_fit("bert-base", "4090", {"tokens": 1}), "wishes is .* of type dict"),
+        (lambda: ANY.make_fit("bert-base", "4090", ANY.Wishes(seq_len="many")), "wishes.seq_len is 'many'"),
+        (lambda: ANY.make_fit("bert-base", "4090", ANY.Wishes(precision="bf16")), "wishes.precision is 'bf16'"),
+        (lambda: ANY.make_capacity("llama-3.1-8b", "h100", users="many"), "users is 'many', of type str"),
         (lambda: ANY.find_cluster(b"h100"), "of type bytes"),
         (lambda: ANY.estimate("bert-base", "4090", None, seq_len=3), "strategy is None"),
         (lambda: ANY.lab.occupancy("9.0", block_threads="many"), "block_threads is 'many'"),
@@ -36,4 +36,4 @@ def test_a_wrong_type_is_refused_by_name(ask: Callable[[], object], said: str) -
 def test_what_counts_as_a_number_is_taken() -> None:
     numpy = pytest.importorskip("numpy")
     wishes = ANY.Wishes(seq_len=numpy.int64(512), tokens=10**6, precision=["bf16"])
-    assert ANY.fit("bert-base", "4090", wishes).estimate.fits
+    assert ANY.make_fit("bert-base", "4090", wishes).estimate.fits

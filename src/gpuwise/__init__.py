@@ -13,14 +13,16 @@ Names are imported on first use, so that ``import gpuwise`` costs next to nothin
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from gpuwise.facts.hardware.this import find_with
+from gpuwise.packages import call_with
 from gpuwise.shown import draw_with
 from gpuwise.version import VERSION
 
 if TYPE_CHECKING:
     from gpuwise.calibrate.validation import validate
+    from gpuwise.cli.called import Asked, ask, capacity, compare, cost, fit, pick, plan
     from gpuwise.facts.hardware.accelerators import Accelerator
     from gpuwise.facts.hardware.cpus import Cpu
     from gpuwise.facts.hardware.naming import find_accelerator, find_cluster
@@ -28,13 +30,13 @@ if TYPE_CHECKING:
     from gpuwise.facts.models.architecture import Architecture
     from gpuwise.facts.models.catalogue import find_model
     from gpuwise.plan.answer import Fit, Plan, StepFit, StepPlan
-    from gpuwise.plan.api import fit, make_plan
+    from gpuwise.plan.api import make_fit, make_plan
     from gpuwise.plan.goal import Wishes
     from gpuwise.plan.own.fit import fit_step
     from gpuwise.plan.own.plan import plan_step
     from gpuwise.predict.estimate import Estimate
     from gpuwise.predict.step.training import TrainingEstimate, estimate
-    from gpuwise.serve.capacity.api import capacity
+    from gpuwise.serve.capacity.api import make_capacity
     from gpuwise.train.api import profile, watch
     from gpuwise.workload.capture.api import capture
     from gpuwise.workload.strategy import Strategy
@@ -43,6 +45,7 @@ __version__ = VERSION
 __all__ = [
     "Accelerator",
     "Architecture",
+    "Asked",
     "Cluster",
     "Estimate",
     "Fit",
@@ -53,15 +56,22 @@ __all__ = [
     "TrainingEstimate",
     "Wishes",
     "__version__",
+    "ask",
     "capacity",
     "capture",
+    "compare",
+    "cost",
     "estimate",
     "find_accelerator",
     "find_cluster",
     "find_model",
     "fit",
     "fit_step",
+    "make_capacity",
+    "make_fit",
     "make_plan",
+    "pick",
+    "plan",
     "plan_step",
     "profile",
     "validate",
@@ -71,6 +81,7 @@ __all__ = [
 _HOME = {
     "Accelerator": "gpuwise.facts.hardware.accelerators",
     "Architecture": "gpuwise.facts.models.architecture",
+    "Asked": "gpuwise.cli.called",
     "Cluster": "gpuwise.facts.hardware.systems",
     "Estimate": "gpuwise.predict.estimate",
     "Fit": "gpuwise.plan.answer",
@@ -80,14 +91,19 @@ _HOME = {
     "Strategy": "gpuwise.workload.strategy",
     "TrainingEstimate": "gpuwise.predict.step.training",
     "Wishes": "gpuwise.plan.goal",
-    "capacity": "gpuwise.serve.capacity.api",
+    "ask": "gpuwise.cli.called",
+    "capacity": "gpuwise.cli.called",
     "capture": "gpuwise.workload.capture.api",
+    "compare": "gpuwise.cli.called",
+    "cost": "gpuwise.cli.called",
     "estimate": "gpuwise.predict.step.training",
     "find_accelerator": "gpuwise.facts.hardware.naming",
     "find_cluster": "gpuwise.facts.hardware.naming",
     "find_model": "gpuwise.facts.models.catalogue",
-    "fit": "gpuwise.plan.api",
+    "fit": "gpuwise.cli.called",
     "fit_step": "gpuwise.plan.own.fit",
+    "make_capacity": "gpuwise.serve.capacity.api",
+    "make_fit": "gpuwise.plan.api",
     "make_plan": "gpuwise.plan.api",
     "plan_step": "gpuwise.plan.own.plan",
     "profile": "gpuwise.train.api",
@@ -100,8 +116,8 @@ _HOME = {
 def __getattr__(name: str) -> object:
     from importlib import import_module
 
-    if name == "lab":
-        return import_module("gpuwise.lab")
+    if name in ("lab", "pick", "plan"):
+        return import_module(f"gpuwise.{name}")
     home = _HOME.get(name)
     if home is None:
         raise AttributeError(f"module 'gpuwise' has no attribute {name!r}")
@@ -136,5 +152,26 @@ def _processor_here() -> Cpu:
     return processor_measured()
 
 
-draw_with(_markup)
+def _words(answer: object) -> str:
+    from gpuwise.cli.answer import text
+    from gpuwise.report.answers.notebook import Shown, answer_of
+
+    return text(answer_of(cast("Shown", answer)))
+
+
+def _plan(*values: Any, **options: Any) -> Asked:
+    from gpuwise.cli.called import plan
+
+    return plan(*values, **options)
+
+
+def _pick(*values: Any, **options: Any) -> Asked:
+    from gpuwise.cli.called import pick
+
+    return pick(*values, **options)
+
+
+call_with("gpuwise.plan", _plan)
+call_with("gpuwise.pick", _pick)
+draw_with(_markup, _words)
 find_with(_gpus_here, _processor_here)

@@ -35,7 +35,9 @@ def checked(function: Callable[P, T]) -> Callable[P, T]:
     @functools.wraps(function)
     def call(*args: P.args, **keywords: P.kwargs) -> T:
         for name, value in signature.bind(*args, **keywords).arguments.items():
-            _check(name, value, signature.parameters[name].annotation)
+            parameter = signature.parameters[name]
+            for one in value if parameter.kind is parameter.VAR_POSITIONAL else (value,):
+                _check(name, one, parameter.annotation)
             if dataclasses.is_dataclass(value) and type(value).__module__.startswith("gpuwise."):
                 for field in dataclasses.fields(value):
                     _check(f"{name}.{field.name}", getattr(value, field.name), field.type)

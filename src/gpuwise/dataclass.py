@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from dataclasses import dataclass as dataclass  # type checkers know this one
 else:
 
-    def dataclass(cls=None, /, *, frozen=False, eq=True, init=True, **options):
-        """A class with the options of the standard library's ``dataclass`` but ``order``, ``repr`` and ``unsafe_hash``."""
+    def dataclass(cls=None, /, *, frozen=False, eq=True, init=True, repr=True, **options):
+        """A class with the options of the standard library's ``dataclass`` but ``order`` and ``unsafe_hash``."""
 
         def make(cls):
-            return _made(cls, frozen=frozen, eq=eq, init=init, options=options)
+            return _made(cls, frozen=frozen, eq=eq, init=init, shown=repr, options=options)
 
         return make if cls is None else make(cls)
 
@@ -38,14 +38,14 @@ class _Factory:
 _FACTORY = _Factory()
 
 
-def _made(cls: type, *, frozen: bool, eq: bool, init: bool, options: dict[str, bool]) -> type:
+def _made(cls: type, *, frozen: bool, eq: bool, init: bool, shown: bool, options: dict[str, bool]) -> type:
     own = set(vars(cls))
     if vars(cls).get("__hash__") is None:
         own.discard("__hash__")  # Python's own, beside an __eq__
     slots = options.get("slots", False)
     cls = dataclasses.dataclass(cls, init=False, repr=False, eq=False, **options)
     fields = dataclasses.fields(cls)
-    methods: dict[str, Any] = {"__repr__": _repr}
+    methods: dict[str, Any] = {"__repr__": _repr} if shown else {}
     if init:
         methods["__init__"] = _Init(cls, lambda: _init(cls, fields, frozen=frozen, slots=slots))
     if eq:

@@ -37,13 +37,13 @@ def _calls() -> dict[str, Callable[[], Any]]:
         return answer_document(gpuwise.make_plan(model, on, Wishes(**wishes)))
 
     def fit(model: str, on: str, **wishes: Any) -> Any:
-        return answer_document(gpuwise.fit(model, on, Wishes(**wishes)))
+        return answer_document(gpuwise.make_fit(model, on, Wishes(**wishes)))
 
     def estimate(model: str, on: str, seq_len: int, **fields: Any) -> Any:
         return estimate_document(gpuwise.estimate(model, on, Strategy(**fields), seq_len=seq_len))
 
     def capacity(model: str, on: str, **more: Any) -> Any:
-        return capacity_document(gpuwise.capacity(model, on, **more))
+        return capacity_document(gpuwise.make_capacity(model, on, **more))
 
     eager: dict[str, Any] = {"stack": "eager-fsdp", "sharding": "zero3"}
     return {

@@ -9,7 +9,7 @@ import pytest
 from gpuwise.errors import LayoutError
 from gpuwise.money.cost import market_factor
 from gpuwise.plan.answer import Fit
-from gpuwise.plan.api import fit
+from gpuwise.plan.api import make_fit
 from gpuwise.plan.document import answer_document
 from gpuwise.plan.goal import Wishes
 from gpuwise.predict.step.training import TrainingEstimate
@@ -20,7 +20,7 @@ from gpuwise.workload.transformer.parameters import adapter_parameters
 @pytest.fixture(scope="module")
 def too_big() -> Fit[TrainingEstimate]:
     """With a stack whose checkpoints free what fills the card, and whose loss has whole logits."""
-    return fit("llama-3.1-8b", "4090", Wishes(stack="compiled-fsdp"))
+    return make_fit("llama-3.1-8b", "4090", Wishes(stack="compiled-fsdp"))
 
 
 def test_full_training_of_eight_billion_does_not_fit_24_gib(too_big: Fit[TrainingEstimate]) -> None:
@@ -54,7 +54,7 @@ def test_the_list_of_remedies_is_what_a_person_would_try(too_big: Fit[TrainingEs
     ):
         assert expected in names
     assert "optimizer in host memory" not in names, "FSDP wraps nothing of one GPU"
-    assert any(r.name == "optimizer in host memory" for r in fit("llama-3.1-8b", "4090", Wishes()).remedies or ())
+    assert any(r.name == "optimizer in host memory" for r in make_fit("llama-3.1-8b", "4090", Wishes()).remedies or ())
     assert {r.kind for r in too_big.remedies or ()} == {SAME, STATES, ADAPTERS}
 
 
@@ -86,14 +86,14 @@ def test_more_of_the_same_shards_it(too_big: Fit[TrainingEstimate]) -> None:
 @pytest.mark.thorough
 def test_adapters_on_four_bits_fit_a_24_gib_card_at_2k() -> None:
     """QLoRA of 8B on a 24 GiB card is what the method is known for (arXiv 2305.14314 trains 33B on one)."""
-    answer = fit("llama-3.1-8b", "4090", Wishes(quantized_base=True, seq_len=2048))
+    answer = make_fit("llama-3.1-8b", "4090", Wishes(quantized_base=True, seq_len=2048))
     assert answer.fits
     assert answer.micro_batch >= 1 and answer.seq_len >= 2048
     assert answer.combinations == () and answer.bigger == ()
 
 
 def test_sharding_is_a_remedy_where_there_are_ranks() -> None:
-    answer = fit("llama-3.1-8b", "8xA100-SXM-80GB")
+    answer = make_fit("llama-3.1-8b", "8xA100-SXM-80GB")
     assert not answer.fits
     sharded = {r.name.split()[0]: r for r in answer.remedies or () if r.name.startswith("zero")}
     assert set(sharded) == {"zero1", "zero2", "zero3"}
@@ -103,7 +103,7 @@ def test_sharding_is_a_remedy_where_there_are_ranks() -> None:
 
 def test_a_layout_that_cannot_be_is_refused() -> None:
     with pytest.raises(LayoutError):
-        fit("llama-3.1-8b", "8xA100-SXM-80GB", Wishes(fixed={"tp": 3}))
+        make_fit("llama-3.1-8b", "8xA100-SXM-80GB", Wishes(fixed={"tp": 3}))
 
 
 def test_the_document_is_plain(too_big: Fit[TrainingEstimate]) -> None:
@@ -116,20 +116,20 @@ def test_the_document_is_plain(too_big: Fit[TrainingEstimate]) -> None:
 def test_batches_beyond_any_memory_are_answered() -> None:
     """256 rows without recomputing take over 16 TiB, which was all that the replay of an allocator had."""
     adapters = Wishes(lora_rank=16, precision=("bf16",), fixed={"micro_batch": 256, "recompute": "none"}, global_batch=256)
-    huge = fit("gemma-3-27b", "gb200", adapters)
+    huge = make_fit("gemma-3-27b", "gb200", adapters)
     assert not huge.fits and huge.estimate.memory_bytes.expected > 16 * 2**40
-    least = fit("gemma-3-27b", "gb200", Wishes(lora_rank=16))
+    least = make_fit("gemma-3-27b", "gb200", Wishes(lora_rank=16))
     assert least.fits and 1 <= least.micro_batch < 64
 
 
 def test_the_longest_sequence_named_fits_and_an_eighth_more_does_not() -> None:
     """To an eighth, not to a power of two: 6,144 tokens of QLoRA on 24 GB where 4,096 were asked for."""
     wishes = Wishes(lora_rank=16, quantized_base=True, seq_len=4096)
-    longest = fit("llama-3.1-8b", "4090", wishes).seq_len
+    longest = make_fit("llama-3.1-8b", "4090", wishes).seq_len
     assert longest > 4096 and longest % 512 == 0
 
     def sure(length: int) -> bool:
-        e = fit("llama-3.1-8b", "4090", replace(wishes, seq_len=length)).estimate
+        e = make_fit("llama-3.1-8b", "4090", replace(wishes, seq_len=length)).estimate
         return e.fits and e.fit_probability >= 1 - wishes.risk
 
     assert sure(longest) and not sure(longest + 512)
@@ -138,7 +138,7 @@ def test_the_longest_sequence_named_fits_and_an_eighth_more_does_not() -> None:
 @pytest.mark.parametrize(("asked", "rank"), [(0, 16), (64, 64)])
 def test_adapters_that_are_offered_have_the_rank_they_name(asked: int, rank: int) -> None:
     """That asked for, else 16."""
-    answer = fit("llama-3.1-8b", "4090", Wishes(seq_len=2048, lora_rank=asked))
+    answer = make_fit("llama-3.1-8b", "4090", Wishes(seq_len=2048, lora_rank=asked))
     offered = [r for r in (*(answer.remedies or ()), *answer.combinations) if "LoRA" in r.name]
     assert offered
     for r in offered:

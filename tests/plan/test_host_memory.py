@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from gpuwise.errors import InputError
 from gpuwise.facts.hardware.naming import find_cluster
 from gpuwise.facts.hardware.systems import with_host_memory
-from gpuwise.plan.api import fit, make_plan
+from gpuwise.plan.api import make_fit, make_plan
 from gpuwise.plan.document import answer_document
 from gpuwise.plan.goal import Wishes
 from gpuwise.plan.plan_file import job_of_document
@@ -30,20 +30,20 @@ def on(host_bytes: float | None, wishes: Wishes = OFFLOADED) -> Wishes:
 
 
 def test_what_is_offloaded_fits_the_stated_memory_or_nothing_does() -> None:
-    usual = fit("llama-3.1-8b", "4xh100-sxm", OFFLOADED).estimate
+    usual = make_fit("llama-3.1-8b", "4xh100-sxm", OFFLOADED).estimate
     assert usual.fits and usual.host_bytes > 8.03e9 * 12  # fp32 weights and two moments, and gradients
     least = usual.host_bytes / 0.8
     for stated, fits in ((0.99 * least, False), (1.01 * least, True)):
-        found = fit("llama-3.1-8b", "4xh100-sxm", on(stated)).estimate
+        found = make_fit("llama-3.1-8b", "4xh100-sxm", on(stated)).estimate
         assert found.fits is fits and found.host_limit_bytes == pytest.approx(0.8 * stated)
         assert found.device_bytes == usual.device_bytes and found.step_time_s == usual.step_time_s
 
 
 def test_the_default_is_the_system_s_own() -> None:
     system = find_cluster("4xh100-sxm").system
-    own, stated = (fit("llama-3.1-8b", "4xh100-sxm", on(host)).estimate for host in (None, system.host_memory_bytes))
+    own, stated = (make_fit("llama-3.1-8b", "4xh100-sxm", on(host)).estimate for host in (None, system.host_memory_bytes))
     assert own == stated
-    plain, small = (fit("llama-3.1-8b", "4xh100-sxm", on(host, Wishes())).estimate for host in (None, 16 * GB))
+    plain, small = (make_fit("llama-3.1-8b", "4xh100-sxm", on(host, Wishes())).estimate for host in (None, 16 * GB))
     assert plain.host_bytes == 0 and replace(small, host_limit_bytes=plain.host_limit_bytes) == plain
 
 
@@ -70,7 +70,7 @@ def test_a_plan_offloads_only_what_the_host_holds() -> None:
 @pytest.mark.parametrize("stated", [0.0, -1.0, math.nan, math.inf, 65 * 1024 * GIB])
 def test_memory_that_no_host_has_is_refused(stated: float) -> None:
     with pytest.raises(InputError):
-        fit("llama-3.1-8b", "4090", on(stated, Wishes()))
+        make_fit("llama-3.1-8b", "4090", on(stated, Wishes()))
 
 
 def test_shared_memory_is_that_of_the_device() -> None:

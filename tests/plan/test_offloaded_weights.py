@@ -9,7 +9,7 @@ import pytest
 from gpuwise.errors import InputError
 from gpuwise.facts.hardware.naming import find_cluster
 from gpuwise.facts.models.catalogue import find_model
-from gpuwise.plan.api import fit, make_plan
+from gpuwise.plan.api import make_fit, make_plan
 from gpuwise.plan.explain import layout
 from gpuwise.plan.goal import Wishes
 from gpuwise.predict.step.times import host_update_bytes_per_s
@@ -54,7 +54,7 @@ def test_70b_under_qlora_trains_on_two_cards_of_24_gb() -> None:
     assert plan.best is not None and "weights and optimizer offload" in layout(plan.best.estimate.strategy)
     offloaded = make_plan("llama-2-70b", "2x4090", replace(wishes, fixed={"offload_optimizer": True, "micro_batch": 2}))
     assert offloaded.best is not None and offloaded.best.estimate.strategy.optimizer == "adamw"
-    asked = fit("llama-2-70b", "2x4090", Wishes(seq_len=2048, lora_rank=16, quantized_base=True))
+    asked = make_fit("llama-2-70b", "2x4090", Wishes(seq_len=2048, lora_rank=16, quantized_base=True))
     assert any(c.estimate.fits and "weights and optimizer in host memory" in c.name for c in asked.combinations)
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from gpuwise.cli.answer import text as printed
 from gpuwise.errors import InputError
-from gpuwise.plan.api import fit, make_plan
+from gpuwise.plan.api import make_fit, make_plan
 from gpuwise.plan.document import answer_document
 from gpuwise.plan.goal import Wishes
 from gpuwise.report.answers.answer import Table
@@ -69,7 +69,7 @@ def check_words(text: str, document: Any, case: object) -> None:
 def check(seed: int, n: int) -> None:
     for case in questions(seed, n):
         try:
-            answer, plan = fit(*case), make_plan(*case)
+            answer, plan = make_fit(*case), make_plan(*case)
         except InputError:
             continue
         document = answer_document(answer)
@@ -85,7 +85,7 @@ def check(seed: int, n: int) -> None:
             assert n_ways == (len(ways.rows) if isinstance(ways, Table) else 0), case
         else:
             size = {**case[2].fixed, "micro_batch": answer.micro_batch}
-            assert fit(case[0], case[1], replace(case[2], fixed=size)).fits, (case, size)
+            assert make_fit(case[0], case[1], replace(case[2], fixed=size)).fits, (case, size)
         document = answer_document(plan)
         check_words(printed(plan_answer(document), None), document, case)
         assert plan.best is None or plan.best.estimate.fits, case
@@ -101,6 +101,6 @@ def test_text_and_document_agree_on_what_fits(seed: int, n: int) -> None:
 @pytest.mark.thorough
 def test_change_that_surely_fits_is_named_where_a_size_was_asked_for() -> None:
     """With 4 sequences at a time only QLoRA fits, with 59 %; with one LoRA does, surely."""
-    asked = fit("llama-3.1-8b", "4090", Wishes(fixed={"micro_batch": 4}))
+    asked = make_fit("llama-3.1-8b", "4090", Wishes(fixed={"micro_batch": 4}))
     assert not asked.fits
     assert any(r.estimate.fit_probability >= 1 - asked.goal.wishes.risk for r in asked.combinations)

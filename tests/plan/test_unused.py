@@ -11,7 +11,7 @@ from gpuwise.export.job import Job
 from gpuwise.export.targets import command
 from gpuwise.facts.hardware.naming import find_cluster
 from gpuwise.facts.models.catalogue import find_model
-from gpuwise.plan.api import fit, make_plan
+from gpuwise.plan.api import make_fit, make_plan
 from gpuwise.plan.goal import Wishes, make_goal
 from gpuwise.plan.space.conditions import Setting
 from gpuwise.plan.space.rules import check_strategy
@@ -64,10 +64,10 @@ def test_a_batch_that_few_ranks_divide_is_said_with_one_that_suits() -> None:
     said = " ".join(make_plan(EIGHT, NODE, Wishes(seq_len=4096, global_batch=7)).warnings)
     assert "a global batch of 7 divides over 1 data-parallel rank of 8 GPUs at most: --global-batch 8" in said
     with pytest.raises(LayoutError) as refused:
-        fit(EIGHT, NODE, Wishes(seq_len=4096, global_batch=7))
+        make_fit(EIGHT, NODE, Wishes(seq_len=4096, global_batch=7))
     assert refused.value.hint == "--global-batch 8"
     with pytest.raises(LayoutError) as refused:
-        fit(EIGHT, NODE, Wishes(seq_len=4096, global_batch=20))
+        make_fit(EIGHT, NODE, Wishes(seq_len=4096, global_batch=20))
     assert refused.value.hint == "--global-batch 16 or --global-batch 24"
 
 
@@ -109,9 +109,9 @@ def test_documents_longer_than_the_sequence_are_as_long_as_it() -> None:
 def test_weights_without_copies_and_updates_in_the_backward_pass_take_less() -> None:
     card, wishes = find_cluster("H200-SXM"), Wishes(seq_len=1024, stack="compiled-fsdp", global_batch=1)
     seven = find_model("llama-2-7b")
-    whole = fit(seven, card, wishes).estimate
-    half = fit(seven, card, replace(wishes, half_weights=True)).estimate
-    both = fit(seven, card, replace(wishes, half_weights=True, step_in_backward=True)).estimate
+    whole = make_fit(seven, card, wishes).estimate
+    half = make_fit(seven, card, replace(wishes, half_weights=True)).estimate
+    both = make_fit(seven, card, replace(wishes, half_weights=True, step_in_backward=True)).estimate
     n = 6.74e9
     saved = whole.needed_bytes.expected - half.needed_bytes.expected
     assert saved == pytest.approx(n * (4 + 4 + 8 - 2 - 2 - 4), rel=0.35)  # fp32 weights, gradients and moments against bf16
@@ -119,12 +119,12 @@ def test_weights_without_copies_and_updates_in_the_backward_pass_take_less() -> 
     assert half.needed_bytes.expected - both.needed_bytes.expected > 1.2 * n
     assert both.memory_parts["gradients"] < 0.1 * n
     with pytest.raises(LayoutError, match="backward pass with accumulation 4"):
-        fit(seven, card, replace(wishes, step_in_backward=True, global_batch=4))
+        make_fit(seven, card, replace(wishes, step_in_backward=True, global_batch=4))
 
 
 def test_paged_states_move_to_the_host_where_memory_is_short() -> None:
     card, wishes = find_cluster("H100-SXM"), Wishes(seq_len=4096, half_weights=True, stack="compiled-fsdp")
-    plain, paged = (fit(EIGHT, card, replace(wishes, optimizer=o)).estimate for o in ("adamw8bit", "paged-adamw8bit"))
+    plain, paged = (make_fit(EIGHT, card, replace(wishes, optimizer=o)).estimate for o in ("adamw8bit", "paged-adamw8bit"))
     assert paged.memory_bytes == plain.memory_bytes
     states = plain.memory_parts["optimizer"]
     assert plain.needed_bytes.expected - paged.needed_bytes.expected == pytest.approx(states, rel=1e-6)

@@ -19,9 +19,9 @@ KERNEL = "def double(x):\n    i = cuda.grid(1)\n    x[i] = x[i] * 2.0\n"
     [
         lambda: gpuwise.make_plan("gpt2", "4xA100-80GB", gpuwise.Wishes(tokens=1e9)),
         lambda: gpuwise.make_plan("llama-3.1-405b", "4090"),
-        lambda: gpuwise.fit("llama-3.1-8b", "4090"),
+        lambda: gpuwise.make_fit("llama-3.1-8b", "4090"),
         lambda: gpuwise.estimate("gpt2", "4xA100-80GB", gpuwise.Strategy(dp=4, micro_batch=16), seq_len=1024),
-        lambda: gpuwise.capacity("llama-3.1-8b", "H100-SXM", users=5),
+        lambda: gpuwise.make_capacity("llama-3.1-8b", "H100-SXM", users=5),
         lambda: lab.occupancy("7.0", block_threads=320, regs_per_thread=37),
         lambda: lab.simulate_kernel(KERNEL, {"x": np.ones(256)}, grid=(1,), block=(256,), accelerator=find_accelerator("a40")),
     ],

@@ -317,12 +317,12 @@ def test_a_page_says_a_change_as_the_terminal_does(name: str, value: float, text
 
 
 def test_every_remedy_of_a_fit_that_an_option_gives_has_a_tickbox() -> None:
-    from gpuwise.plan.api import fit
+    from gpuwise.plan.api import make_fit
     from gpuwise.plan.document import answer_document
     from gpuwise.report.answers.strategy import At, differences
     from gpuwise.ui.questions import QUESTIONS
 
-    document = At(answer_document(fit("llama-3.1-8b", "4090")))
+    document = At(answer_document(make_fit("llama-3.1-8b", "4090")))
     changes = {r["name"].text: differences(document["strategy"], r["strategy"]) for r in document["remedies"]}
     assert changes["bf16 weights without fp32 copies"] == {"half_weights": "yes"}
     assert changes["bf16 gradients"] == {"gradient_dtype": "bf16"}

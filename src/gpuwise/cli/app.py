@@ -149,24 +149,33 @@ def every_command(app: App) -> Iterator[tuple[str, App]]:
         yield from ((f"{name} {inner}", command[inner]) for inner in command if not inner.startswith("-"))
 
 
+def answered(words: Sequence[str]) -> int:
+    """The exit code of a command line; the command gives its answer to :func:`gpuwise.cli.reports.taking`. Raises GpuwiseError;
+    InputError where the words are not a command."""
+    empty = _empty_option(words)
+    if empty is not None:
+        raise InputError(f"{empty} is empty", hint="give it a value, or remove it")
+    try:
+        result = build()(list(words), exit_on_error=False, print_error=False)
+    except CycloptsError as error:
+        message, hint = _parsing(error, words)
+        raise InputError(message, hint=hint) from error
+    return result if isinstance(result, int) else 0
+
+
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run one command line and return its exit code."""
     # one process, two threads of our own: BLAS threads would only cost start-up time
     limit_own_products()
     words = list(sys.argv[1:] if arguments is None else arguments)
     prepare_streams()
-    empty = _empty_option(words)
-    if empty is not None:
-        return _refuse(words, f"{empty} is empty", "give it a value, or remove it", 2)
     try:
         try:
             with _trimmed_help(words), asking(words):
-                result = build()(words, exit_on_error=False, print_error=False)
+                result = answered(words)
         except GpuwiseError as error:
             code = getattr(error, "exit_code", 2 if isinstance(error, InputError) else 1)  # of a script: its own
             result = _refuse(words, error.message, error.hint or usual_hint(error), code)
-        except CycloptsError as error:
-            result = _refuse(words, *_parsing(error, words), 2)
         except SystemExit as stop:  # rich's answer to a closed pipe, in the help of the parser
             if isinstance(stop.__context__, BrokenPipeError):
                 raise stop.__context__ from None
@@ -181,7 +190,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
         return _refuse_plainly(*_broken(error), 1)
     except KeyboardInterrupt:
         return 130
-    return result if isinstance(result, int) else 0
+    return result
 
 
 @contextlib.contextmanager

@@ -1,11 +1,20 @@
-"""The command line that is being answered."""
+"""The command line that is being answered, and who takes the answer where a command is called as a Python function."""
 
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from gpuwise.report.answers.answer import Answer
+
+    Taken = tuple[dict[str, Any], Callable[[dict[str, Any]], Answer] | None]
+
+_takers: ContextVar[list[Taken] | None] = ContextVar("takers", default=None)
 _words: ContextVar[tuple[str, ...]] = ContextVar("asked", default=())
 
 
@@ -22,3 +31,22 @@ def asking(words: Sequence[str]) -> Generator[None]:
         yield
     finally:
         _words.reset(token)
+
+
+@contextmanager
+def taking() -> Generator[list[Taken]]:
+    """While documents, each with what makes its answer, are taken instead of printed."""
+    taken: list[Taken] = []
+    token = _takers.set(taken)
+    try:
+        yield taken
+    finally:
+        _takers.reset(token)
+
+
+def give(document: dict[str, Any], answer: Callable[[dict[str, Any]], Answer] | None = None) -> bool:
+    """Hand ``document`` to the caller of a command that was called as a function; False where it is to be printed."""
+    taken = _takers.get()
+    if taken is not None:
+        taken.append((document, answer))
+    return taken is not None

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from gpuwise.cli.asked import give
 from gpuwise.text import printable
 
 if TYPE_CHECKING:
@@ -16,11 +17,13 @@ if TYPE_CHECKING:
     from gpuwise.cli.fitted_table import FittedTable
 
 
-def print_json(document: object, *, after_script: bool = False) -> None:
+def print_json(document: dict[str, Any], *, after_script: bool = False) -> None:
     """One document as the last line of stdout; a NaN or infinity in it is our bug and raises.
 
     ``after_script``: a script wrote to stdout before, and may have been stopped within a line.
     """
+    if give(document):
+        return
     if after_script:
         sys.stdout.write("\n")
     sys.stdout.write(json.dumps(document, allow_nan=False, separators=(",", ":")) + "\n")

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gpuwise.cli.asked import give
+
 if TYPE_CHECKING:
     from gpuwise.cli.shown import Shown
     from gpuwise.report.answers.answer import Answer
@@ -33,6 +35,8 @@ def report(
 ) -> None:
     """Show a document: as JSON, or as the ``answer`` made from it; and write the answer to the files asked for. ``after_script``:
     a script wrote to stdout before."""
+    if give(document, answer):
+        return
     made = None if json and html is None and svg is None else answer(document)
     if made is not None and (html is not None or svg is not None):
         from gpuwise.cli.asked import asked

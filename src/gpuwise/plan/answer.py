@@ -117,7 +117,7 @@ class _Answer(Shown):
         return s.capture.parameter_count if isinstance(s, CapturedStep) else count_parameters(s.arch).total
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Fit(_Answer, Generic[E]):
     """Answer to "does it fit". ``remedies`` are single changes: those that suffice first, each group in order of least
     slowdown (None when not searched); ``combinations`` is the fastest fitting combination of each kind; ``failed`` lists the
@@ -155,7 +155,7 @@ class SearchStats:
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Plan(_Answer, Generic[E]):
     """``best`` is None when nothing fits; ``smallest`` then shows how much the smallest strategy is over.
 

@@ -82,7 +82,7 @@ def _moved(plan: Plan[TrainingEstimate]) -> bool:
     return weights_on_host(plan.best.estimate.strategy)
 
 
-def fit(model: str | Architecture, on: str | Cluster, wishes: Wishes | None = None) -> Fit[TrainingEstimate]:
+def make_fit(model: str | Architecture, on: str | Cluster, wishes: Wishes | None = None) -> Fit[TrainingEstimate]:
     """Whether training ``model`` with ``wishes`` fits on ``on``, what fills the memory, and what would
     change that.
 

@@ -11,7 +11,7 @@ from tests.facts.models.test_configs import CONFIGS
 from gpuwise.errors import FieldError, InputError, UnknownNameError
 from gpuwise.facts.models.catalogue import find_model, models
 from gpuwise.facts.models.configs import architecture_from_config
-from gpuwise.plan.api import fit, make_plan
+from gpuwise.plan.api import make_fit, make_plan
 from gpuwise.plan.goal import Wishes
 from gpuwise.serve.engines.engine import bits_as_stored
 from gpuwise.serve.formats import find_format
@@ -98,7 +98,7 @@ def test_training_refuses_a_narrow_checkpoint_and_serving_uses_it(pattern):
     with pytest.raises(InputError, match="it is not trained as it is"):
         make_plan(name, "8xh100-sxm", Wishes(tokens=1e9))
     with pytest.raises(InputError, match="it is not trained as it is"):
-        fit(name, "8xh100-sxm")
+        make_fit(name, "8xh100-sxm")
     try:
         bits = bits_as_stored(find_model(name), None)
     except InputError as error:
@@ -112,7 +112,7 @@ def test_training_refuses_a_narrow_checkpoint_and_serving_uses_it(pattern):
 
 @pytest.mark.thorough
 def test_bitsandbytes_weights_are_the_base_of_qlora():
-    assert fit("unsloth/qwen3-8b-bnb-4bit", "4090", Wishes(quantized_base=True)).estimate.fits
+    assert make_fit("unsloth/qwen3-8b-bnb-4bit", "4090", Wishes(quantized_base=True)).estimate.fits
 
 
 def test_a_folder_with_quantized_weights_decodes_in_them(tmp_path):

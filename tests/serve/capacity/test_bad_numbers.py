@@ -24,14 +24,14 @@ from gpuwise.plan.goal import Wishes
 )
 def test_a_load_that_means_nothing_is_refused(numbers: dict[str, Any]) -> None:
     with pytest.raises(InputError):
-        gpuwise.capacity("llama-3.1-8b", "h100", **numbers)
+        gpuwise.make_capacity("llama-3.1-8b", "h100", **numbers)
 
 
 @pytest.mark.parametrize("name", ["seq_len", "global_batch", "packed_document_len", "year", "lora_rank", "etp"])
 @pytest.mark.parametrize("value", [math.nan, math.inf, -1, 2.5])
 def test_wishes_are_whole_numbers(name: str, value: Any) -> None:
     with pytest.raises(InputError):
-        gpuwise.fit("llama-3.1-8b", "8xh100", replace(Wishes(), **{name: value}))
+        gpuwise.make_fit("llama-3.1-8b", "8xh100", replace(Wishes(), **{name: value}))
 
 
 def test_a_price_and_a_provider_are_two_prices() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from gpuwise.errors import DataError, InputError, UnknownNameError
 from gpuwise.plan.answer import Fit
-from gpuwise.plan.api import fit
+from gpuwise.plan.api import make_fit
 from gpuwise.plan.goal import Wishes
 from gpuwise.predict.memory.device import stack_memory
 from gpuwise.predict.stack_costs import find_stack_costs
@@ -126,7 +126,7 @@ def test_costs_of_a_release_are_those_of_its_stack() -> None:
 
 def test_a_year_takes_the_stack_of_that_year() -> None:
     def at_8k(wishes: Wishes) -> Fit[TrainingEstimate]:
-        return fit("llama-3.1-8b", "4090", replace(wishes, seq_len=8192, lora_rank=16, fixed={"recompute": "full"}))
+        return make_fit("llama-3.1-8b", "4090", replace(wishes, seq_len=8192, lora_rank=16, fixed={"recompute": "full"}))
 
     by_year, by_version = at_8k(Wishes(stack="torchtune", year=2023)), at_8k(Wishes(stack="torchtune@0.2"))
     assert by_year.estimate.memory_parts == by_version.estimate.memory_parts
@@ -142,7 +142,7 @@ def test_trl_recomputes_and_chunks_its_loss_since_the_releases_that_said_so() ->
     assert [s.without_logits for s in (first, checkpointed, chunked)] == [False, False, True]
     assert not find_stack("trl@0.17").layout.offload_activations and first.layout.offload_activations
     asked = Wishes(stack="trl", lora_rank=16)
-    assert [fit("llama-3.2-1b", "4090", w).estimate.strategy.recompute for w in (asked, replace(asked, year=2024))] == [
+    assert [make_fit("llama-3.2-1b", "4090", w).estimate.strategy.recompute for w in (asked, replace(asked, year=2024))] == [
         "full",
         "none",
     ]

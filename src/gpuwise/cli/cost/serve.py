@@ -80,13 +80,13 @@ def serve(
 def served_fleet(model: str, on: str, served: ServingOptions, today: datetime.date) -> Capacity:
     """What carries the load on ``on``. Raises InputError where nothing keeps the targets."""
     from gpuwise.cli.progress import progress
-    from gpuwise.serve.capacity.api import capacity
+    from gpuwise.serve.capacity.api import make_capacity
     from gpuwise.serve.load.targets import as_option
 
     if served.rate is not None and served.users is not None:
         raise InputError("--rate and --users say the load twice", hint="give one of them")
     with progress("simulating") as say:
-        answer = capacity(
+        answer = make_capacity(
             model,
             on,
             workload=served.workload or "chat",

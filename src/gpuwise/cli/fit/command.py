@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import Parameter
 
 from gpuwise.cli.options import LEFT_OPEN, NOTHING_FIXED, LayoutOptions, Length, Training, wishes_of
+from gpuwise.cli.reports import report
 from gpuwise.cli.shown import options_shown, parts_shown
 from gpuwise.cli.step.options import NO_CODE, OwnCode, is_own_code, refuse_arguments, refuse_own
 from gpuwise.errors import InputError
 
 if TYPE_CHECKING:
     from gpuwise.cli.shown import Shown
-    from gpuwise.report.answers.answer import Answer
     from gpuwise.serve.local_run import LocalRun
 else:
     Shown = options_shown("fit")
@@ -95,16 +95,12 @@ def fit(
         return fit_own(model, device, training, fixed, code, arguments, shown=shown, json=json)
     refuse_own(code)
     refuse_arguments(arguments)
-    from gpuwise.plan.api import fit as check
+    from gpuwise.plan.api import make_fit
     from gpuwise.plan.document import answer_document
+    from gpuwise.report.answers.training import fit_answer
 
-    document = answer_document(check(model, device, wishes_of(training, fixed)))
-    if json:
-        _print(document)
-    else:
-        from gpuwise.report.answers.training import fit_answer
-
-        _show(fit_answer(document), shown)
+    document = answer_document(make_fit(model, device, wishes_of(training, fixed)))
+    report(document, fit_answer, shown, json=json)
     return 1 if purpose is not None and not document["fits"] else 0
 
 
@@ -138,9 +134,11 @@ def _local(
     document: dict[str, Any]
     if use is None:
         from gpuwise.plan.uses import uses_document
+        from gpuwise.report.answers.uses import uses_answer as answer
 
         document = uses_document(arch, machine, context=context, weights=weights)
     else:
+        from gpuwise.report.answers.running import run_answer as answer
         from gpuwise.serve.local_changes import changes
         from gpuwise.serve.local_commands import commands
         from gpuwise.serve.local_document import run_document
@@ -148,16 +146,7 @@ def _local(
 
         run = run_locally(arch, machine, context=context, weights=weights)
         document = run_document(run, changes(run), commands(run), _measured(run))
-    if json:
-        _print(document)
-    elif use is None:
-        from gpuwise.report.answers.uses import uses_answer
-
-        _show(uses_answer(document), shown)
-    else:
-        from gpuwise.report.answers.running import run_answer
-
-        _show(run_answer(document), shown)
+    report(document, answer, shown, json=json)
     return 0 if document["fits"] else 1
 
 
@@ -168,15 +157,3 @@ def _measured(run: LocalRun) -> list[dict[str, Any]]:
     from gpuwise.machine.model_speeds.here import speeds_here
 
     return [beside.document() for beside in speeds_here(run.arch, run.machine)]
-
-
-def _print(document: dict[str, Any]) -> None:
-    from gpuwise.cli.out import print_json
-
-    print_json(document)
-
-
-def _show(answer: Answer, shown: Shown | None) -> None:
-    from gpuwise.cli.answer import show
-
-    show(answer, shown)

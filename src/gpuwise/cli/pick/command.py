@@ -317,16 +317,10 @@ def _only(work: PickWork, names: tuple[str, ...], purpose: str) -> None:
 
 
 def _show(document: dict[str, object], shown: Shown | None, *, json: bool) -> None:
-    """As JSON, or as a person reads it."""
-    if json:
-        from gpuwise.cli.out import print_json
+    from gpuwise.cli.reports import report
+    from gpuwise.report.answers.choosing import pick_answer
 
-        print_json(document)
-    else:
-        from gpuwise.cli.answer import show
-        from gpuwise.report.answers.choosing import pick_answer
-
-        show(pick_answer(document), shown)
+    report(document, pick_answer, shown, json=json)
 
 
 def _learn(limits: Any, terms: Any, today: Any, top: int, shown: Shown | None, *, json: bool) -> int:

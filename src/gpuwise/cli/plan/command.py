@@ -16,6 +16,7 @@ from gpuwise.cli.options import (
     Training,
     wishes_of,
 )
+from gpuwise.cli.reports import report
 from gpuwise.cli.shown import options_shown
 from gpuwise.cli.step.options import NO_CODE, OwnCode, is_own_code, refuse_arguments, refuse_own
 from gpuwise.errors import InputError
@@ -99,14 +100,7 @@ def plan(
     from gpuwise.plan.document import answer_document
 
     answer = make_plan(model, on, wishes, usd_per_hour=price, provider=provider)
-    document = answer_document(answer)
-    if json:
-        from gpuwise.cli.out import print_json
+    from gpuwise.report.answers.training import plan_answer
 
-        print_json(document)
-    else:
-        from gpuwise.cli.answer import show
-        from gpuwise.report.answers.training import plan_answer
-
-        show(plan_answer(document), shown)
+    report(answer_document(answer), plan_answer, shown, json=json)
     return 0 if answer.best is not None and answer.best.estimate.fits else 1

@@ -186,9 +186,9 @@ def _first() -> Solution:
 
 
 def _memory() -> Solution:
-    from gpuwise.plan.api import fit
+    from gpuwise.plan.api import make_fit
 
-    estimate = fit("llama-3.1-8b", "h100-sxm").estimate
+    estimate = make_fit("llama-3.1-8b", "h100-sxm").estimate
     assert estimate is not None
     parts = {name: estimate.memory_parts[name] for name in ("weights", "gradients", "optimizer")}
     parameters = estimate.memory_parts["weights"] / 2

@@ -50,7 +50,7 @@ IN_PRACTICE = "lost in practice"
 """The part of a step's time by which published runs are slower than the tuned level."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class TrainingEstimate(Shown):
     """One strategy on one cluster.
 

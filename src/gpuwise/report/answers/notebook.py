@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any, Protocol, cast, runtime_checkable
 
 from gpuwise.lab.documents import occupancy_document
 from gpuwise.lab.residency import Occupancy
@@ -12,6 +12,7 @@ from gpuwise.plan.document import answer_document, estimate_document
 from gpuwise.predict.estimate import to_document
 from gpuwise.predict.step.training import TrainingEstimate
 from gpuwise.report.answers import lab, serving, steps
+from gpuwise.report.answers.answer import Answer
 from gpuwise.report.answers.look import style
 from gpuwise.report.answers.training import estimate_answer, fit_answer, plan_answer
 from gpuwise.report.answers.values import inert
@@ -23,7 +24,18 @@ _OWN = """
 &{background:var(--paper);color:var(--ink);padding:1rem;font:1rem/1.5 system-ui,sans-serif}&>style+h2{margin-top:0}
 """
 """Paper and ink are both of the answer: a notebook's theme follows no media query."""
-Shown = Plan[Any] | Fit[Any] | TrainingEstimate | Capacity | Occupancy | Simulation
+
+
+@runtime_checkable
+class Asked(Protocol):
+    """The answer of a command that was called as a function."""
+
+    @property
+    def answer(self) -> Answer: ...
+
+
+Answered = Plan[Any] | Fit[Any] | TrainingEstimate | Capacity | Asked
+Shown = Answered | Occupancy | Simulation
 
 
 def markup(value: Shown) -> str:
@@ -37,12 +49,19 @@ def _body(value: Shown) -> list[str]:
         return lab.occupancy(occupancy_document(value, "Any GPU", chart=True))
     if isinstance(value, Simulation):
         return lab.simulation(value.to_document())
+    return [body(answer_of(value))]
+
+
+def answer_of(value: Answered) -> Answer:
+    """What the command shows of ``value``."""
+    if isinstance(value, Asked):
+        return value.answer
     if isinstance(value, Capacity):
-        return [body(serving.capacity_answer(capacity_document(value)))]
+        return serving.capacity_answer(capacity_document(value))
     if isinstance(value, TrainingEstimate):
         head = {"head": f"{value.model} on {value.cluster}", "device_bytes": value.device_bytes}
-        return [body(estimate_answer({**head, **cast(dict[str, Any], to_document(estimate_document(value)))}))]
+        return estimate_answer({**head, **cast(dict[str, Any], to_document(estimate_document(value)))})
     document = answer_document(value)
     if isinstance(value.subject, CapturedStep):
-        return [body(steps.step_answer(document))]
-    return [body(plan_answer(document) if isinstance(value, Plan) else fit_answer(document))]
+        return steps.step_answer(document)
+    return plan_answer(document) if isinstance(value, Plan) else fit_answer(document)

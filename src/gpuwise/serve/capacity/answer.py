@@ -125,7 +125,7 @@ class Miss:
         return f"Reliably met: {within} (--slo {as_option(near.targets)}): {takes}."
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Capacity(Shown):
     """``served`` is None if no configuration meets the targets; then ``miss`` has the nearest result."""
 

@@ -18,7 +18,7 @@ from gpuwise.serve.load.traces import read_trace, refuse_beyond
 from gpuwise.serve.load.workloads import THINK_S, find_workload, within
 
 
-def capacity(
+def make_capacity(
     model: str,
     on: str,
     *,
