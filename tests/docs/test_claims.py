@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 from tools.docs import claims as module
-from tools.docs.claims import Claim, ClaimResult, at_path, check_claims, evaluate, main, read_claims, run_command
+from tools.docs.claims import Claim, ClaimResult, check_claims, evaluate, main, read_claims, run_command
 from tools.docs.claims_page import page
 
 from gpuwise.errors import FieldError
+from gpuwise.facts.words import at_path
 
 ROOT = Path(__file__).parent.parent.parent
 PAGE = ROOT / "docs" / "concepts" / "claims.md"
@@ -98,8 +99,8 @@ def test_a_wrong_verdict_is_noticed() -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"command": "gpuwise gpus no-such-card"}, "ends with 2"),
-        ({"command": "gpuwise nonsense"}, "ends with 2"),
+        ({"command": "gpuwise gpus no-such-card"}, "is refused"),
+        ({"command": "gpuwise nonsense"}, "is refused"),
         ({"command": "rm -rf nothing"}, "is no gpuwise command"),
         ({"path": "accelerators.7.tdp_w"}, "no '7'"),
         ({"path": "accelerators.0.no_such_field"}, "no_such_field"),

@@ -6,11 +6,13 @@ from pathlib import Path
 
 import pytest
 from tools.docs import accuracy, gallery
-from tools.docs.glossary import page, read_terms
+from tools.docs.glossary import page
+
+from gpuwise.facts.words import terms
 
 DOCS = Path(__file__).parent.parent.parent / "docs"
 PAGE = DOCS / "learn" / "glossary.md"
-TERMS = read_terms(PAGE.with_suffix(".toml"))
+TERMS = terms()
 
 
 def test_the_numbers_are_todays() -> None:

@@ -13,9 +13,6 @@ claim itself on those figures: one that is ``right`` passes it, one that is ``co
 from __future__ import annotations
 
 import ast
-import contextlib
-import io
-import json
 import math
 import operator
 import re
@@ -27,11 +24,12 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from gpuwise.cli.called import ask
 from gpuwise.errors import FieldError, GpuwiseError
+from gpuwise.facts.words import Shown, at_path
 
 VERDICTS = ("right", "corrected", "depends")
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")
-_EXPONENT = re.compile(r"e\+?(-?)0*(\d)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +51,7 @@ class Figure:
 
     def text(self, value: float) -> str:
         """``"8.37 ms"``."""
-        shown = _EXPONENT.sub(r"e\1\2", f"{value * self.scale:{self.show}}").replace("%", " %")
-        if self.unit.startswith("$"):
-            return f"${shown}{self.unit[1:]}"
-        return f"{shown} {self.unit}".strip()
+        return Shown(self.show, self.unit, self.scale).text(value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,43 +197,14 @@ def _contradictions(claim: Claim, values: Mapping[str, float]) -> list[str]:
 
 
 def run_command(command: str) -> Any:
-    """The JSON document a ``gpuwise`` command prints, of an answer of yes (exit code 0) or no (1). Raises FieldError when it
-    does not run."""
-    from gpuwise.cli.app import run
-
+    """The JSON document of a ``gpuwise`` command, of an answer of yes or no. Raises FieldError when it does not run."""
     words = shlex.split(command)
-    out, err = io.StringIO(), io.StringIO()
     if words[:1] != ["gpuwise"]:
         raise FieldError(f"{command!r} is no gpuwise command")
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        code = run([*words[1:], "--json"])
-    if code not in (0, 1):
-        raise FieldError(f"`{command}` ends with {code}: {err.getvalue().strip()}")
-    return json.loads(out.getvalue().strip().split("\n")[-1])
-
-
-def at_path(document: Any, path: str) -> float:
-    """The number at ``rows.0.time_s.expected``; ``rows[path=host to GPU].bytes_per_s`` takes the first entry
-    whose field has that value. Raises KeyError, ValueError."""
-    here = document
-    for part in re.findall(r"\[[^\]]+\]|[^.\[\]]+", path):
-        if part.startswith("["):
-            field, _, wanted = part[1:-1].partition("=")
-            found = [entry for entry in here if str(entry.get(field)) == wanted]
-            if not found:
-                raise KeyError(f"no entry with {part} in {path}")
-            here = found[0]
-        elif isinstance(here, list):
-            here = here[int(part)] if int(part) < len(here) else _missing(part, path)
-        else:
-            here = here[part] if isinstance(here, dict) and part in here else _missing(part, path)
-    if isinstance(here, bool) or not isinstance(here, int | float):
-        raise ValueError(f"{path} is {here!r}, not a number")
-    return float(here)
-
-
-def _missing(part: str, path: str) -> Any:
-    raise KeyError(f"no {part!r} in {path}")
+    try:
+        return ask(words[1], *words[2:]).document
+    except GpuwiseError as error:
+        raise FieldError(f"`{command}` is refused: {error}") from error
 
 
 _BINARY: dict[type, Callable[[Any, Any], Any]] = {

@@ -72,6 +72,7 @@ COMMANDS: tuple[tuple[str, str, str], ...] = (
     ),
     ("tune", "gpuwise.cli.tune.command:tune", "What makes this training script faster, and does it still train the same?"),
     ("run", "gpuwise.cli.run.command:run", "Run a training script with its tuned settings, without editing it."),
+    ("explain", "gpuwise.cli.explain:explain", "What does this word mean: MFU, zero3, KV cache, Q4_K_M?"),
     ("lab", "gpuwise.cli.lab.command:lab", "Simulate a kernel warp by warp, compute occupancy, and do the exercises."),
     ("ui", "gpuwise.ui.command:ui", "The same questions in the browser, on this machine only."),
     (
@@ -84,7 +85,7 @@ COMMANDS: tuple[tuple[str, str, str], ...] = (
 GROUPS: dict[str, tuple[str, ...]] = {
     "Before you rent or buy": ("pick", "plan", "fit", "capacity", "compare", "cost", "prices", "op"),
     "On the machine": ("doctor", "bench", "top", "profile", "memory", "tune", "run", "export"),
-    "Look up, learn and check": ("gpus", "cpus", "models", "lab", "ui", "validate"),
+    "Look up, learn and check": ("gpus", "cpus", "models", "explain", "lab", "ui", "validate"),
 }
 """The commands as the help shows them, in the order of the work."""
 

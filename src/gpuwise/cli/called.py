@@ -7,6 +7,7 @@ list. ``gpuwise COMMAND --help`` lists the options of a command.
 
 from __future__ import annotations
 
+import json
 import shlex
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, cast
@@ -70,7 +71,7 @@ def ask(command: str, *values: object, **options: Word | list[Any] | tuple[Any, 
     with taking() as taken, asking(words):
         code = answered([*words, "--json"])
     document, answer = taken[-1]
-    return Asked(tuple(words), code, document, answer)
+    return Asked(tuple(words), code, json.loads(json.dumps(document, allow_nan=False)), answer)
 
 
 def plan(model: str, on: str | None = None, **options: Any) -> Asked:

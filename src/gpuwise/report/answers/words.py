@@ -1,0 +1,15 @@
+"""A word of the field, and what it means."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gpuwise.report.answers.answer import Answer, Command
+
+
+def word_answer(document: dict[str, Any]) -> Answer:
+    """The word, what it means, the words of its subject, and a command that shows its numbers."""
+    following = Command("See its numbers", document["commands"][0].split()) if document["commands"] else None
+    return Answer(
+        "explain", f"{document['word']}: {document['text']}", lead=f"near it: {', '.join(document['related'])}", next=following
+    )
