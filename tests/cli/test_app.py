@@ -93,7 +93,7 @@ def test_every_command_has_help(name: str, gpuwise: Callable[..., Any]) -> None:
         (["plan", "llama-3.1-8b", "--on", "8xH100-SXM", "--precision", "bf61"], "bf16"),
         (["plan", "llama-3.1-8b", "--on", "8xH100-SXM", "--sharding", "zero9"], "zero"),
         (["plan", "llama-3.1-8b", "--on", "8xH100-SXM", "--lora-rank", "8"], "--lora"),
-        (["plan", "llama-3.1-8b"], "--on"),
+        (["plan", "llama-3.1-8b", "--deadline", "3d"], "--tokens"),
         (["plan", "gpt2", "--on", "4090", "--tokens", "-5B"], "'-5B' is negative"),
         (["op", "stream", "-1GB", "--on", "4090"], "'-1GB' is negative"),
         (["gpus", "zzz"], "gpuwise gpus"),

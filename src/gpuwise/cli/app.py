@@ -151,11 +151,16 @@ def every_command(app: App) -> Iterator[tuple[str, App]]:
 
 
 def answered(words: Sequence[str]) -> int:
-    """The exit code of a command line; the command gives its answer to :func:`gpuwise.cli.reports.taking`. Raises GpuwiseError;
-    InputError where the words are not a command."""
+    """The exit code of a command line; a caller in Python takes the answer (:func:`gpuwise.cli.asked.taking`). Raises
+    GpuwiseError; InputError where the words are not a command."""
     empty = _empty_option(words)
     if empty is not None:
         raise InputError(f"{empty} is empty", hint="give it a value, or remove it")
+    if words and words[0] not in {name for name, *_ in COMMANDS}:
+        from gpuwise.cli import sentence
+
+        if sentence.is_sentence(words, [name for name, *_ in COMMANDS]):
+            return sentence.answer(words)
     try:
         result = build()(list(words), exit_on_error=False, print_error=False)
     except CycloptsError as error:

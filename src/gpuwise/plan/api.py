@@ -12,12 +12,18 @@ from gpuwise.facts.hardware.systems import Cluster
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.facts.models.catalogue import find_model
 from gpuwise.plan.goal import Wishes
+from gpuwise.units import format_count
 from gpuwise.workload.optimizer import weights_on_host
+from gpuwise.workload.transformer.parameters import count_parameters
 
 if TYPE_CHECKING:
     from gpuwise.plan.answer import Fit, Plan
     from gpuwise.plan.planner import Pricing
     from gpuwise.predict.step.training import TrainingEstimate
+
+
+TOKENS_PER_PARAMETER = 20
+"""Where nobody names the work: about the most learnt for a given training compute (Hoffmann et al. 2022, arXiv:2203.15556)."""
 
 
 def make_plan(
@@ -32,9 +38,9 @@ def make_plan(
     """The fastest strategy to train ``model`` on ``on`` under ``wishes``, with its time, cost and reasons.
 
     An ambiguous GPU name is read as the most common one. A name without a count means one GPU, or the fewest on which the
-    training fits. ``plan.goal.assumed`` lists these assumptions. Without ``on``, rented clusters are compared, which needs
-    ``wishes.tokens``. The price is the given one, a provider's, or the median of all offers; its age is counted to ``today``
-    (default: now). Raises InputError and its subclasses (UnknownNameError, AmbiguousNameError, LayoutError), and
+    training fits. ``plan.goal.assumed`` lists these assumptions. Without ``on``, rented clusters are compared, for 20 tokens a
+    parameter where no tokens are given. The price is the given one, a provider's, or the median of all offers; its age is counted
+    to ``today`` (default: now). Raises InputError and its subclasses (UnknownNameError, AmbiguousNameError, LayoutError), and
     UnpredictableError.
     """
     from gpuwise.plan.planner import Pricing, plan_on  # with what a run costs, which a fit does not ask
@@ -48,14 +54,14 @@ def make_plan(
         plan = plan_on(arch, find_cluster(on, prefer=USUAL) if isinstance(on, str) else on, goal_wishes, pricing)
         open_ = isinstance(on, str) and not is_counted(on)
         return _on_enough(plan, pricing) if open_ and (plan.best is None or _moved(plan)) else plan
-    if goal_wishes.tokens is None:
-        raise InputError(
-            "neither --on nor --tokens is given",
-            hint="name the GPUs (--on 8xH100-SXM), or the work (--tokens 15B)",
-        )
     from gpuwise.plan.hardware import compare
 
-    return compare(arch, goal_wishes, pricing)
+    if goal_wishes.tokens is not None:
+        return compare(arch, goal_wishes, pricing)
+    tokens = float(TOKENS_PER_PARAMETER * count_parameters(arch).total)
+    plan = compare(arch, replace(goal_wishes, tokens=tokens), pricing)
+    work = f"{format_count(tokens)} tokens, {TOKENS_PER_PARAMETER} for each parameter (--tokens)"
+    return replace(plan, subject=replace(plan.goal, assumed=(work, *plan.goal.assumed)))
 
 
 def _on_enough(plan: Plan[TrainingEstimate], pricing: Pricing) -> Plan[TrainingEstimate]:

@@ -84,7 +84,6 @@ BAD = [
     "--hours nan",
     "--hours 10/fortnight",
     "--hours 1e14",
-    "",
     "--hours 1 --hours-per-month 2",
     "--hours 9 --country Atlantis",
     "--hours 9 --utilisation 120%",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Annotated
 
 from cyclopts import App, Parameter, UnknownOptionError
@@ -31,8 +32,10 @@ for _name, _target, _question in COST_COMMANDS:
 def either(*words: Annotated[str, Parameter(allow_leading_hyphen=True, show=False)]) -> int:
     """Rent or own: what does a year cost, in money, power and carbon?
 
-    Without own, run or serve, the options decide: --hours means own, --tokens means run, --rate or --users means serve.
+    Without own, run or serve, the words decide: GPUs or --hours mean own, --tokens means run, --rate or --users means serve.
     """
+    if words and not words[0].startswith("-") and _are_gpus(words[0]):
+        words = ("--on", *words)
     question, gpuwise = question_of(words), App(name="gpuwise", result_action="return_value")
     gpuwise.command(cost)
     try:
@@ -46,6 +49,15 @@ def either(*words: Annotated[str, Parameter(allow_leading_hyphen=True, show=Fals
         raise InputError(
             f"gpuwise cost {question} has no {option}", hint=f"it is an option of {commands}: see its --help"
         ) from None
+
+
+def _are_gpus(word: str) -> bool:
+    from gpuwise.facts.hardware.naming import USUAL, find_cluster
+
+    with suppress(InputError):
+        find_cluster(word, prefer=USUAL)
+        return True
+    return False
 
 
 def _has(command: App, option: str) -> bool:

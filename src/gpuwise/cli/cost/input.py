@@ -244,13 +244,18 @@ class RentingOptions:
     """Assume rental prices stay constant."""
 
 
+def hours_given(usage: DemandOptions) -> list[float]:
+    """GPU-hours a month, by each option that gives them."""
+    yearly = None if usage.gpu_hours_per_year is None else usage.gpu_hours_per_year / 12
+    return [h for h in (usage.hours, usage.hours_per_month, yearly) if h is not None]
+
+
 def demand_of(usage: DemandOptions) -> Demand:
     """The demand. Raises InputError when the hours are missing or given twice, or the shape contradicts itself."""
     from gpuwise.money.rent_or_own.demand import Demand
     from gpuwise.money.rent_or_own.uncertain_inputs import economics
 
-    yearly = None if usage.gpu_hours_per_year is None else usage.gpu_hours_per_year / 12
-    hours = [h for h in (usage.hours, usage.hours_per_month, yearly) if h is not None]
+    hours = hours_given(usage)
     if len(hours) != 1:
         what = "the GPU-hours are missing" if not hours else "the GPU-hours are given more than once"
         raise InputError(

@@ -120,20 +120,25 @@ def answer_hours(
     import datetime
     from dataclasses import replace
 
-    from gpuwise.cli.cost.input import demand_of, footprint, in_dollars, ownership_of, renting_of, simple_question
+    from gpuwise.cli.cost.input import demand_of, footprint, hours_given, in_dollars, ownership_of, renting_of, simple_question
     from gpuwise.facts.hardware.naming import USUAL, find_cluster
+    from gpuwise.money.rent_or_own.demand import HOURS_PER_MONTH
     from gpuwise.money.rent_or_own.scenarios import rent_or_own
 
     check_reports(html, svg)
     owned, rented = in_dollars(owned, rented, money)
-    cluster, demand = find_cluster(on, prefer=USUAL), demand_of(usage)
+    cluster = find_cluster(on, prefer=USUAL)
     carbon, power = footprint(cluster, country)
+    ownership = ownership_of(cluster, owned, usage.years, power)
+    if not hours_given(usage):
+        usage = replace(usage, hours=HOURS_PER_MONTH * cluster.n_accelerators * ownership.usable)
+        always = f"in use {100 * ownership.usable:.0f} % of all hours, as much as a machine can be (--hours 200/month: fewer)"
+        cluster = replace(cluster, assumption="; ".join(filter(None, (cluster.assumption, always))))
+    demand = demand_of(usage)
     renting = renting_of(cluster, rented, datetime.date.today())
     bare = simple_question(demand, cluster, owned, renting)
     if simple:
         demand, ownership, renting = bare
-    else:
-        ownership = ownership_of(cluster, owned, usage.years, power)
     result = rent_or_own(
         demand,
         ownership,

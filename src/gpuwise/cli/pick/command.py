@@ -131,7 +131,9 @@ PERIODS = ("requests_per_day", "tokens_per_day", "pairs_per_day", "images_per_da
 
 def pick(
     *,
-    purpose: Annotated[str, Parameter(name="--for", metavar="PURPOSE")],
+    purpose: Annotated[
+        str | None, Parameter(name="--for", show_default="infer with --model, train with --tokens, else learn", metavar="PURPOSE")
+    ] = None,
     model: Annotated[str | None, Parameter(metavar="MODEL")] = None,
     work: PickWork = ANYTHING,
     within: Within = NO_LIMITS,
@@ -165,6 +167,10 @@ def pick(
 
     from gpuwise.pick.api import pick as answer
 
+    guess = ""
+    if purpose is None:
+        purpose = "train" if work.tokens is not None else "infer" if model is not None else "learn"
+        guess = f"to {purpose} (--for: train, finetune, infer, learn ...)"
     limits, terms = limits_of(within, by, purpose), terms_of(within)
     today = datetime.date.today()
     if not 1 <= top <= 100:
@@ -182,11 +188,11 @@ def pick(
     if purpose == "learn" and model is None:
         _only(work, (), purpose)
         refuse(("deadline",) if within.deadline else (), "means nothing for --for learn without a model")
-        return _learn(limits, terms, today, top, shown, json=json)
+        return _learn(limits, terms, today, top, guess, shown, json=json)
     ranking = answer(job_of(purpose, model, work, within), limits, today=today, terms=terms, top=top)
     from gpuwise.pick.document import pick_document
 
-    _show(pick_document(ranking), shown, json=json)
+    _show(pick_document(ranking), guess, shown, json=json)
     return 0 if ranking.best is not None else 1
 
 
@@ -316,18 +322,20 @@ def _only(work: PickWork, names: tuple[str, ...], purpose: str) -> None:
     refuse(given(work, ANYTHING), f"means nothing for --for {purpose}", "leave it out, or choose another purpose", names)
 
 
-def _show(document: dict[str, object], shown: Shown | None, *, json: bool) -> None:
+def _show(document: dict[str, Any], guess: str, shown: Shown | None, *, json: bool) -> None:
     from gpuwise.cli.reports import report
     from gpuwise.report.answers.choosing import pick_answer
 
+    if guess:
+        document = {**document, "assumed": [guess, *document.get("assumed", ())]}
     report(document, pick_answer, shown, json=json)
 
 
-def _learn(limits: Any, terms: Any, today: Any, top: int, shown: Shown | None, *, json: bool) -> int:
+def _learn(limits: Any, terms: Any, today: Any, top: int, guess: str, shown: Shown | None, *, json: bool) -> int:
     from gpuwise.pick.learning import learn, learning_document
 
     learning = learn(limits, today=today, terms=terms, top=top)
-    _show(learning_document(learning), shown, json=json)
+    _show(learning_document(learning), guess, shown, json=json)
     return 0 if learning.ranked else 1
 
 
@@ -348,5 +356,5 @@ def _mixed(model: str | None, work: PickWork, limits: Any, terms: Any, today: An
         seq_len=work.seq,
         users=work.users,
     )
-    _show(fleet_document(split), shown, json=json)
+    _show(fleet_document(split), "", shown, json=json)
     return 0 if split.best is not None else 1

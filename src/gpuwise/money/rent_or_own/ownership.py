@@ -135,10 +135,14 @@ class Ownership:
         """Share of a month's hours that an owned GPU can work."""
         return x["availability"] * x["fill"]
 
+    @property
+    def usable(self) -> float:
+        """Expected share of a month's hours that an owned GPU can work."""
+        return self.availability.expected * self.fill.expected
+
     def for_peak(self, peak_gpus: float) -> int:
         """GPUs that serve ``peak_gpus`` at once, in whole servers, with the expected availability and fill."""
-        usable = self.availability.expected * self.fill.expected
-        return self.servers(whole_gpus(peak_gpus / usable)) * self.gpus_per_server
+        return self.servers(whole_gpus(peak_gpus / self.usable)) * self.gpus_per_server
 
     def needed(self, peak_gpus: float) -> int:
         """GPUs to buy to own everything: what was given, else what the peak needs."""

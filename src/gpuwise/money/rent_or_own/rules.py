@@ -80,8 +80,9 @@ def check_rule(
 def _check(accelerator: str, ownership: Ownership, rent: Renting, months: int, seed: int) -> RuleCheck:
     wins = {hours: float(np.mean(_difference(hours, ownership, rent, months, seed) < 0)) for hours in (RENT_BELOW, BUY_ABOVE)}
     needed = {hours: ownership.needed(hours / HOURS_PER_MONTH) for hours in wins}
-    usable = ownership.availability.expected * ownership.fill.expected
-    grid = np.geomspace(_FEWEST_HOURS, max(ownership.gpus_per_server * HOURS_PER_MONTH * usable, 2 * _FEWEST_HOURS), _POINTS)
+    grid = np.geomspace(
+        _FEWEST_HOURS, max(ownership.gpus_per_server * HOURS_PER_MONTH * ownership.usable, 2 * _FEWEST_HOURS), _POINTS
+    )
     ends = np.array([np.quantile(_difference(float(h), ownership, rent, months, seed), BAND) for h in grid])
     low, middle, high = (_first_below(grid, ends[:, i]) for i in range(3))
     break_even = None if middle is None else Estimate(low or middle, middle, high or float(grid[-1]), "derived")

@@ -298,6 +298,7 @@ def _learning(d: At) -> Answer:
             *_why_not([(r, f"{len(names):,}", names) for r, names in reasons.items()]),
             Section("order", PICK["order"], [Notes(list(_order(d)))]),
         ],
+        assumed=_texts(d["assumed"]),
     )
 
 

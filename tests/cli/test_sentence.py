@@ -1,0 +1,72 @@
+"""A question in a sentence offers commands that are right and that parse."""
+
+from __future__ import annotations
+
+import shlex
+
+import pytest
+
+from gpuwise.cli.app import build, run
+from gpuwise.cli.sentence import hear, offers
+
+ASKED = {
+    "can I fine-tune an 8B on my 4090": "gpuwise fit llama-3.1-8b --on 4090 --for finetune",
+    "what does it cost to serve 200 people": "gpuwise cost serve llama-3.1-8b --on H100-SXM --users 200",
+    "why is my training slow": "gpuwise profile train.py",
+    "is my machine ready": "gpuwise doctor",
+    "which GPU under $1,000": "gpuwise pick --for learn --budget 1000",
+    "which gpu should I buy to fine-tune qwen2.5-7b for $1.5k": "gpuwise pick --for finetune --model qwen2.5-7b --budget 1500",
+    "best gpu for running llms locally under 800": "gpuwise pick --for infer --model llama-3.1-8b --budget 800",
+    "can I run qwen3 30b a3b on a 3060": "gpuwise fit qwen3-30b-a3b --on 3060 --for run",
+    "does llama 3.3 70b fit on 2x4090": "gpuwise fit llama-3.3-70b --on 2x4090 --for run",
+    "how long does it take to train gpt2 on 10B tokens": "gpuwise plan gpt2 --tokens 10B",
+    "rtx 4090 vs rtx 3090": "gpuwise compare rtx-4090 rtx-3090",
+    "what is MFU?": "gpuwise explain MFU",
+    "how much is an h100": "gpuwise prices h100",
+    "which models run on my 4060 ti": "gpuwise models --on rtx-4060-ti-8gb",
+    "cuda error no kernel image is available": "gpuwise doctor",
+    "how many gpus to serve mistral 7b to 50 users": "gpuwise capacity mistral-7b --users 50",
+}
+
+
+@pytest.mark.parametrize("sentence", ASKED)
+def test_the_first_offer_is_the_command_for_it(sentence: str, capsys: pytest.CaptureFixture[str]) -> None:
+    found = offers(sentence)
+    assert found[0].line == ASKED[sentence]
+    for words in (sentence.split(), [sentence]):
+        assert run(words) == 0
+        assert f"\n  {ASKED[sentence]}\n" in capsys.readouterr().out
+    for offer in found:
+        build().parse_args(shlex.split(offer.line)[1:], exit_on_error=False, print_error=False)
+
+
+def test_numbers_of_a_sentence_are_what_they_count() -> None:
+    heard = hear("serve an 8B to 3,000 users for $2.5k with a 3090")
+    assert (heard.users, heard.budget_usd, heard.gpus, heard.model) == (3000, 2500.0, ("3090",), "llama-3.1-8b")
+    assert hear("train on 4090 tokens").gpus == () or hear("train on 300B tokens").tokens == "300B"
+    assert hear("a card under 1000 watts").budget_usd is None
+
+
+@pytest.mark.parametrize(
+    "words", [["paln", "llama-3.1-8b"], ["hello", "there", "my", "friend"], ["paln", "gpt2", "--on", "4090"]]
+)
+def test_what_is_no_question_is_refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(words) == 2
+    assert "hint:" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("line", "says", "assumed"),
+    [
+        ("plan gpt2", "GPT-2", "20 for each parameter"),
+        ("cost 2x4090", "Own", "of all hours"),
+        ("pick --budget 400", "", "to learn"),
+        ("pick --model gpt2", "", "to infer"),
+    ],
+)
+def test_bare_commands_answer_and_name_what_they_assume(
+    line: str, says: str, assumed: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(line.split()) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert says in shown and assumed in shown
