@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from cyclopts import App, CycloptsError, Group, Parameter
 
 from gpuwise import __version__
-from gpuwise.cli.asked import asking
+from gpuwise.cli.asked import answer_with, asking
 from gpuwise.cli.streams import discard_output, prepare_streams, trimmed
 from gpuwise.errors import GpuwiseError, InputError, nearest_names
 from gpuwise.processes import limit_own_products
@@ -167,6 +167,9 @@ def answered(words: Sequence[str]) -> int:
         message, hint = _parsing(error, words)
         raise InputError(message, hint=hint) from error
     return result if isinstance(result, int) else 0
+
+
+answer_with(answered)
 
 
 def run(arguments: Sequence[str] | None = None) -> int:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from gpuwise.report.answers.answer import Answer
 
     Taken = tuple[dict[str, Any], Callable[[dict[str, Any]], Answer] | None]
@@ -42,6 +40,21 @@ def taking() -> Generator[list[Taken]]:
         yield taken
     finally:
         _takers.reset(token)
+
+
+_answers: list[Callable[[Sequence[str]], int]] = []
+
+
+def answer_with(answer: Callable[[Sequence[str]], int]) -> None:
+    """Register the application, which is above the commands."""
+    _answers[:] = [answer]
+
+
+def answer_of(words: Sequence[str]) -> tuple[int, Taken]:
+    """The exit code and the answer of another command line. Raises GpuwiseError, and InputError where it is refused."""
+    with taking() as taken, asking(words):
+        code = _answers[0]([*words, "--json"])
+    return code, taken[-1]
 
 
 def give(document: dict[str, Any], answer: Callable[[dict[str, Any]], Answer] | None = None) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Callable, Iterator
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, cast
 
 from gpuwise.dataclass import dataclass
@@ -64,13 +65,11 @@ class Asked(Shown):
 
 def ask(command: str, *values: object, **options: Word | list[Any] | tuple[Any, ...]) -> Asked:
     """The answer of ``gpuwise COMMAND VALUES --OPTIONS``. Raises InputError for what the command refuses."""
-    from gpuwise.cli.app import answered
-    from gpuwise.cli.asked import asking, taking
+    import_module("gpuwise.cli.app")  # it registers itself
+    from gpuwise.cli.asked import answer_of
 
     words = [*command.split(), *map(str, values), *_options(options)]
-    with taking() as taken, asking(words):
-        code = answered([*words, "--json"])
-    document, answer = taken[-1]
+    code, (document, answer) = answer_of(words)
     return Asked(tuple(words), code, json.loads(json.dumps(document, allow_nan=False)), answer)
 
 

@@ -52,13 +52,12 @@ def _list(words: Sequence[Term], *, json: bool) -> None:
 def _document(term: Term, every: Sequence[Term]) -> dict[str, Any]:
     import shlex
 
-    from gpuwise.cli.called import ask
+    from gpuwise.cli.asked import answer_of
 
     commands = list(dict.fromkeys(f.command for f in term.figures.values()))
     documents: dict[str, Any] = {}
     for command in commands:
-        name, *values = shlex.split(command)[1:]
-        documents[command] = ask(name, *values).document
+        _, (documents[command], _) = answer_of(shlex.split(command)[1:])
     return {
         "word": term.name,
         "text": term.text(documents.__getitem__),
