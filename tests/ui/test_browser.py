@@ -104,6 +104,25 @@ def test_a_slider_by_the_keyboard_answers_beside_the_last_answer_and_the_link_re
     assert numbers(again) == numbers(page)
 
 
+def test_home_answers_at_once_and_its_model_goes_from_page_to_page(visit: Callable[..., Any]) -> None:
+    page = visit("/")
+    page.wait_for_selector("section[aria-label=Answer] h2")
+    assert page.title() == "Home - gpuwise" and page.locator("#f-model").input_value() == "llama-3.1-8b"
+    page.locator("#f-model").fill("qwen3-4b")
+    page.locator("#f-on").fill("rtx-4090")
+    page.locator("button.go").click()
+    page.wait_for_selector("h2:has-text('Qwen3 4B')")
+    page.locator("header a", has_text="Fit").click()
+    page.wait_for_selector("h1:has-text('Fit')")
+    assert (page.locator("#f-model").input_value(), page.locator("#f-on").input_value()) == ("qwen3-4b", "rtx-4090")
+    page.wait_for_selector("h2:has-text('Qwen3 4B')")
+    page.go_back()
+    page.locator("header a", has_text="Home").click()
+    page.locator("a", has_text="200 people").click()
+    page.wait_for_selector("h1:has-text('Serve')")
+    assert page.locator("#f-users").input_value() == "200" and "users=200" in page.url
+
+
 def test_an_exercise_is_chosen_from_the_list(visit: Callable[..., Any]) -> None:
     page = visit("/learn")
     page.locator("button", has_text="4. Memory").click()
@@ -279,7 +298,7 @@ def violations(page: Any) -> list[str]:
 
 
 PAGES = {
-    "/": "button.go",
+    "/": "section[aria-label=Answer] h2",
     "/learn?number=4&hint=1": ".answer .notes",
     "/lab?ask=occupancy&on=V100&regs=37&block=320": "#chart",
     "/lab?ask=simulate&task=matmul-tiled&size=64&on=v100": "#roofline",

@@ -359,9 +359,25 @@ class Page:
     asks: tuple[str, ...]
     own: bool = False
     """Whether own code is supported here too."""
+    start: tuple[tuple[str, str], ...] = ()
+    """Fields that are filled in, and answered, where nothing was asked before."""
+    examples: tuple[tuple[str, str], ...] = ()
+    """Questions in words, each with the address that answers it."""
 
 
 PAGES = (
+    Page(
+        "home",
+        "Home",
+        "What can I do with this model on this device?",
+        ("fit",),
+        start=(("model", "llama-3.1-8b"), ("on", "rtx-3060-12gb")),
+        examples=(
+            ("Which GPU for $1,000 to run Qwen3 30B-A3B?", "/choose?for=infer&model=qwen3-30b-a3b&budget=1000"),
+            ("How long does it take to train Llama 3.1 8B on 8 H100?", "/plan?model=llama-3.1-8b&on=8xH100-SXM&tokens=15B"),
+            ("What do 200 people who chat with it need?", "/serve?model=llama-3.1-8b&users=200"),
+        ),
+    ),
     Page("plan", "Plan", "Which layout, how long, how much, to train this?", ("plan",)),
     Page("fit", "Fit", "Can I run it, adapt it, train it on this device, and what makes it fit?", ("fit",), own=True),
     Page(

@@ -15,7 +15,16 @@ const here = () => {
   const all = Object.fromEntries(new URLSearchParams(location.search));
   delete all.token;
   const { ask, demo, ...fields } = all;
-  return { page: location.pathname.slice(1) || "plan", ask, demo, fields };
+  return { page: location.pathname.slice(1) || "home", ask, demo, fields };
+};
+
+// the model and the device that were asked about last go from page to page
+const about = () => JSON.parse(sessionStorage.getItem("about") || "{}");
+const remember = ({ model, on }) => sessionStorage.setItem("about", JSON.stringify({ ...about(), ...(model && { model }), ...(on && { on }) }));
+const begin = (page, question, given) => {
+  if (Object.keys(given).length) return given;
+  const known = { ...Object.fromEntries(page.start), ...about() };
+  return Object.fromEntries((question.fields || []).filter((f) => known[f.name]).map((f) => [f.name, known[f.name]]));
 };
 
 function Input({ field, value, set }) {
@@ -147,6 +156,7 @@ function Ask({ question, start, link }) {
   };
   const keep = (next, push) => {
     setFields(next);
+    remember(next);
     link(next, push);
   };
   const submit = (e) => {
@@ -186,7 +196,7 @@ function Ask({ question, start, link }) {
     search(next);
   };
   useEffect(() => {
-    if (question.opens || !question.fields.length || Object.values(start).some(Boolean)) search(start);
+    if (question.opens || !question.fields.length || (Object.values(start).some(Boolean) && question.needs.every((n) => start[n]))) search(start);
     return () => (clearTimeout(timer.current), control.current && control.current.abort());
   }, []);
   const leads = (name) => question.fields.some((f) => f.leads && f.name === name);
@@ -347,10 +357,17 @@ function Page({ site }) {
   const asks = page.own ? [...page.asks, "own"] : page.asks;
   const name = asks.includes(at.ask) ? at.ask : asks[0];
   const question = site.questions.find((q) => q.name === name) || { name, title: "Your own code" };
+  const start = begin(page, question, at.fields);
   const go = (e, name, ask) => {
     if (e.ctrlKey || e.metaKey || e.shiftKey) return;
     e.preventDefault();
     history.pushState(null, "", `/${name}${ask ? `?ask=${ask}` : ""}`);
+    setAt(here());
+  };
+  const follow = (e, path) => {
+    if (e.ctrlKey || e.metaKey || e.shiftKey) return;
+    e.preventDefault();
+    history.pushState(null, "", path);
     setAt(here());
   };
   const link = (fields, push) => {
@@ -364,9 +381,10 @@ function Page({ site }) {
     <a class="skip" href="#main">To the answer</a>
     <header><strong>gpuwise</strong><nav aria-label="Pages">${site.pages.map((p) => html`<a href=${"/" + p.name} aria-current=${p === page ? "page" : undefined} onClick=${(e) => go(e, p.name)}>${p.title}</a>`)}</nav></header>
     <main id="main" tabindex="-1"><h1>${page.title}</h1><p class="lead">${page.lead}</p>
+      ${page.examples.length > 0 && html`<p class="examples">Or: ${page.examples.map(([words, path]) => html`<a href=${path} onClick=${(e) => follow(e, path)}>${words}</a> `)}</p>`}
       ${asks.length > 1 && html`<nav class="asks" aria-label="Questions">${asks.map((n) => html`<a href=${`/${page.name}?ask=${n}`} aria-current=${n === name ? "true" : undefined} onClick=${(e) => go(e, page.name, n)}>${(site.questions.find((q) => q.name === n) || { title: "Your own code" }).title}</a>`)}</nav>`}
       ${page.name === "machine" && question.name === "doctor" && html`<${Live} />`}
-      ${name === "own" ? html`<${File} key=${JSON.stringify(at.fields)} start=${at.fields} link=${link} />` : html`<${Ask} key=${page.name + question.name + (at.ask || "") + JSON.stringify(at.fields)} question=${question} start=${at.fields} link=${link} />`}
+      ${name === "own" ? html`<${File} key=${JSON.stringify(at.fields)} start=${at.fields} link=${link} />` : html`<${Ask} key=${page.name + question.name + (at.ask || "") + JSON.stringify(at.fields)} question=${question} start=${start} link=${link} />`}
     </main>
     <datalist id="models">${site.models.map((m) => html`<option value=${m} />`)}</datalist>
     <datalist id="gpus">${site.gpus.map((g) => html`<option value=${g} />`)}</datalist>`;
