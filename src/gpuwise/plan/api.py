@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 TOKENS_PER_PARAMETER = 20
-"""Where nobody names the work: about the most learnt for a given training compute (Hoffmann et al. 2022, arXiv:2203.15556)."""
+"""Where no work is named: about the most learnt for a given training compute (Hoffmann et al. 2022, arXiv:2203.15556)."""
 
 
 def make_plan(
