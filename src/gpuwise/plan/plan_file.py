@@ -6,6 +6,7 @@ systems are named; those that are not (a model from a config.json, the GPUs of t
 
 from __future__ import annotations
 
+import inspect
 import types
 from collections.abc import Mapping
 from dataclasses import MISSING, fields, is_dataclass
@@ -136,7 +137,11 @@ def plan_type() -> type[Any]:
 
 def plan_schema() -> dict[str, Any]:
     """JSON Schema (draft 2020-12) of what is read of a plan file."""
-    return msgspec.json.schema(plan_type())
+    schema = msgspec.json.schema(plan_type())
+    for part in schema["$defs"].values():
+        if "description" in part:  # msgspec 0.23 takes the indentation of a docstring away, earlier ones keep it
+            part["description"] = inspect.cleandoc(part["description"])
+    return schema
 
 
 @cache
