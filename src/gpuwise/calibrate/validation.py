@@ -9,14 +9,13 @@ from __future__ import annotations
 import importlib
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gpuwise.calibrate.scores import Scores
-from gpuwise.dataclass import dataclass
 from gpuwise.interval import Z80
 
 FAMILIES: dict[str, str] = {

@@ -10,10 +10,10 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, cast
 
-from gpuwise.dataclass import dataclass
 from gpuwise.errors import InputError
 from gpuwise.shown import Shown
 

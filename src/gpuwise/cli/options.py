@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import fields, make_dataclass
+from dataclasses import dataclass, fields, make_dataclass
 from typing import TYPE_CHECKING, Annotated, Any, get_args, get_type_hints
 
 from cyclopts import Parameter
 
-from gpuwise.dataclass import dataclass
 from gpuwise.errors import InputError
 from gpuwise.units import (
     LARGEST_COUNT,

@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from gpuwise.dataclass import dataclass
 from gpuwise.errors import InputError
 from gpuwise.text import shell_lines
 

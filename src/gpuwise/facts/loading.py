@@ -13,12 +13,12 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import TracebackType
 from typing import Literal, TypeVar, cast
 
-from gpuwise.dataclass import dataclass
 from gpuwise.errors import DataError, FieldError, nearest_names
 from gpuwise.files import csv_rows, read_text
 from gpuwise.files import parse_toml as toml_tables

@@ -7,11 +7,11 @@ Every figure is a range with a source. The tables are ``data/operations.toml``, 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cache
 from types import MappingProxyType
 from typing import TypeVar
 
-from gpuwise.dataclass import dataclass
 from gpuwise.errors import FieldError, UnknownNameError
 from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.facts.loading import Field, Record, ShippedData, parse_toml, shipped_text

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping
+from dataclasses import dataclass
 from functools import cache
 from types import MappingProxyType
 
-from gpuwise.dataclass import dataclass
 from gpuwise.errors import DataError
 from gpuwise.facts.loading import Field, Record, Schema, ShippedData, own_rows, parse_csv, parse_toml, shipped_text
 

@@ -11,10 +11,10 @@ two halves.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import NDArray
-
-from gpuwise.dataclass import dataclass
 
 Ints = NDArray[np.int64]
 WARP, BANKS, WORD, SECTOR, LINE = 32, 32, 4, 32, 128

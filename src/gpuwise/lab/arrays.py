@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-
-from gpuwise.dataclass import dataclass
 
 MOST_WATCHED = 1 << 21
 """Elements of an array up to which races on it are looked for."""

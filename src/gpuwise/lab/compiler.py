@@ -8,8 +8,8 @@ of them, or all, change the lab's tasks by less than 3 %.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from gpuwise.dataclass import dataclass
 from gpuwise.lab.stream import Event
 
 

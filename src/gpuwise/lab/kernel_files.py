@@ -12,11 +12,10 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
-from gpuwise.dataclass import dataclass
 from gpuwise.errors import FieldError, InputError, UnknownNameError, UnpredictableError
 from gpuwise.facts.hardware.sm_limits import WARP_THREADS, find_sm_limits
 from gpuwise.files import decode, parse_json, read_bytes

@@ -13,14 +13,13 @@ import gc
 import heapq
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from itertools import chain, groupby, islice
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuwise.dataclass import dataclass
 from gpuwise.facts.hardware.sm_timing import SmTiming
 from gpuwise.lab.access import SECTOR, Ints, WarpAccess
 from gpuwise.lab.stream import Event

@@ -8,12 +8,11 @@ represents exactly does not: the compiler narrows such an operation again.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-
-from gpuwise.dataclass import dataclass
 
 NARROW = {np.dtype("float32"), np.dtype("complex64"), np.dtype("float16")}
 WIDE = {np.dtype("float64"), np.dtype("complex128")}

@@ -16,10 +16,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from gpuwise.arguments import checked
-from gpuwise.dataclass import dataclass
 from gpuwise.errors import InputError
 from gpuwise.facts.hardware.sm_limits import REGISTER_GRANULARITY, WARP_THREADS, SmLimits, find_sm_limits
 from gpuwise.shown import Shown

@@ -11,11 +11,11 @@ import inspect
 import math
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
 
-from gpuwise.dataclass import dataclass
 from gpuwise.errors import FieldError, InputError
 
 DTYPES: Mapping[str, np.dtype[Any]] = {

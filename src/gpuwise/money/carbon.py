@@ -7,7 +7,8 @@ et al., arXiv 2211.02001). The two are separate, since certificates can cover th
 
 from __future__ import annotations
 
-from gpuwise.dataclass import dataclass
+from dataclasses import dataclass
+
 from gpuwise.facts.grid import Grid
 from gpuwise.facts.hardware.systems import Cluster
 from gpuwise.facts.operations import embodied_kgco2e, operations

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import datetime
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from gpuwise.dataclass import dataclass
 from gpuwise.errors import InputError, UnpredictableError
 from gpuwise.facts.hardware.accelerators import accelerators
 from gpuwise.facts.hardware.systems import Cluster

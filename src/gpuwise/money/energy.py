@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from gpuwise.dataclass import dataclass
+from dataclasses import dataclass
+
 from gpuwise.facts.hardware.systems import Cluster
 from gpuwise.facts.operations import Site
 from gpuwise.money.combine import product

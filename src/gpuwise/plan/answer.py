@@ -7,10 +7,9 @@ for a person's own code. An estimate is then a :class:`~gpuwise.predict.step.tra
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Generic
 
-from gpuwise.dataclass import dataclass
 from gpuwise.facts.hardware.systems import Cluster
 from gpuwise.plan.changes.remedy import E, Remedy
 from gpuwise.plan.goal import Goal, Wishes

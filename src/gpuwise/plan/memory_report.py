@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from gpuwise.dataclass import dataclass
+from dataclasses import dataclass
+
 from gpuwise.errors import InputError
 from gpuwise.predict.memory.allocator.run import Fragmentation
 from gpuwise.predict.memory.allocator.settings import AllocatorSettings

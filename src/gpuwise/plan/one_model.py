@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from gpuwise.dataclass import dataclass
 from gpuwise.errors import InputError, UnpredictableError, UnsupportedFormatError
 from gpuwise.facts.hardware.cpus import Cpu
 from gpuwise.facts.hardware.systems import Cluster

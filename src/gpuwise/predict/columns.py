@@ -7,13 +7,13 @@ arrays [A, 1, 1], [1, S, 1] and [1, 1, R], so that what depends on one axis only
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from math import prod
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuwise.dataclass import dataclass
 from gpuwise.workload.stacks.stack import find_stack
 from gpuwise.workload.strategy import CHOICES, COLUMNS, NEUTRAL, SHARDINGS, Strategy
 

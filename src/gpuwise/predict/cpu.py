@@ -15,9 +15,9 @@ instructions run as fp32.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
-from gpuwise.dataclass import dataclass
 from gpuwise.dtypes import FORMAT_BYTES
 from gpuwise.errors import InputError
 from gpuwise.facts.hardware.cpus import Cpu

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from datetime import date
 from enum import Enum
 from functools import cache
 from statistics import NormalDist
 from typing import Any, Literal, cast
 
-from gpuwise.dataclass import dataclass
 from gpuwise.interval import Z80
 
 Basis = Literal["measured", "fitted", "derived", "specified", "extrapolated"]

@@ -6,10 +6,9 @@ Fitted per stack from published training runs by ``studies.llm_training`` and st
 from __future__ import annotations
 
 import math
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from functools import cache
 
-from gpuwise.dataclass import dataclass
 from gpuwise.errors import DataError, UnknownNameError
 from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.predict.coefficients import load_json

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import field, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, cast
 
-from gpuwise.dataclass import dataclass
 from gpuwise.errors import DataError
 
 Value = str | int | float | bool | None

@@ -6,8 +6,8 @@ from __future__ import annotations
 import html
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
-from gpuwise.dataclass import dataclass
 from gpuwise.text import escape
 
 _CSS = """

@@ -14,12 +14,11 @@ cache.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuwise.dataclass import dataclass
 from gpuwise.errors import InputError
 from gpuwise.serve.load.requests import ClosedLoop, Requests
 from gpuwise.serve.memory import sequence_bytes

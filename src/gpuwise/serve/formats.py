@@ -7,9 +7,9 @@ bits; a file of a local program (llama.cpp) is narrowed as a whole.
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from functools import lru_cache
 
-from gpuwise.dataclass import dataclass
 from gpuwise.errors import UnknownNameError
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.workload.transformer.parameters import count_parameters

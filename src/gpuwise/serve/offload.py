@@ -13,9 +13,9 @@ PCIe, of whose rate ``P`` pageable memory reaches ``g``. Fitted by :mod:`studies
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
-from gpuwise.dataclass import dataclass
 from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.facts.hardware.cpus import Cpu
 from gpuwise.facts.models.architecture import Architecture

@@ -18,9 +18,9 @@ within what ``tests/serve/test_steady.py`` states.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from functools import lru_cache
 
-from gpuwise.dataclass import dataclass
 from gpuwise.predict.estimate import Estimate, weakest
 from gpuwise.serve.simulate.kernel_steps import graph_sizes
 from gpuwise.serve.simulate.server import Server

@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, cast
 
-from gpuwise.dataclass import dataclass
 from gpuwise.errors import FieldError
 from gpuwise.files import parse_toml, read_text
 

@@ -10,9 +10,7 @@ import itertools
 import statistics
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import fields, replace
-
-from gpuwise.dataclass import dataclass
+from dataclasses import dataclass, fields, replace
 
 DISCOVERY_TICKS = 2
 """Optimizer steps until which outermost modules are searched."""

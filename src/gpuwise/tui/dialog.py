@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import ClassVar
 
 from textual.app import ComposeResult
@@ -10,7 +11,6 @@ from textual.binding import Binding, BindingType
 from textual.events import Resize
 from textual.screen import ModalScreen
 
-from gpuwise.dataclass import dataclass
 from gpuwise.tui.lines.palette import Palette
 from gpuwise.tui.lines.text_runs import Line, clip, cut, line, line_width, run, width_of
 from gpuwise.tui.panel import Panel

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import os
 import signal
+from dataclasses import dataclass
 from pathlib import Path
 
-from gpuwise.dataclass import dataclass
 from gpuwise.machine.telemetry.frames import HostProcess
 
 SAME_START_S = 0.011

@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, cast
-
-from gpuwise.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,10 +6,9 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
-from gpuwise.dataclass import dataclass
 from gpuwise.errors import GpuwiseError
 from gpuwise.machine.telemetry.causes.cause import Cause
 from gpuwise.machine.telemetry.frames import Frame, HostProcess

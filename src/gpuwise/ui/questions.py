@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from gpuwise.dataclass import dataclass
 from gpuwise.errors import InputError, UnknownNameError
 from gpuwise.workload.strategy import NEUTRAL, OPTIONS
 

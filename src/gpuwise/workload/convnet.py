@@ -14,7 +14,8 @@ folded into the filters, and bias, activation and the sum with the shortcut are 
 
 from __future__ import annotations
 
-from gpuwise.dataclass import dataclass
+from dataclasses import dataclass
+
 from gpuwise.dtypes import FORMAT_BYTES
 from gpuwise.facts.models.convnets import ConvNet
 from gpuwise.workload.row_codes import CHANNELS_LAST, FILTER_GRADIENT, IMAGE_GRADIENT, Kind, Phase

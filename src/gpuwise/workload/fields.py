@@ -6,10 +6,8 @@ line, the pages in the browser, the axes of the search, the requests of a plan a
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Literal, TypeVar
-
-from gpuwise.dataclass import dataclass
 
 T = TypeVar("T", int, str, bool, tuple[str, ...], float | None)
 Axis = Literal["row", "state", "activation"]

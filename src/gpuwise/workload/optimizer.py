@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from gpuwise.dataclass import dataclass
+from dataclasses import dataclass
+
 from gpuwise.dtypes import FORMAT_BYTES
 from gpuwise.workload.blocks.point import NF4_BYTES_PER_PARAMETER
 from gpuwise.workload.stacks.stack import find_stack

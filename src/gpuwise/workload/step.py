@@ -40,13 +40,12 @@ all others     wait for memory: x0 passes over what is read (0: one), x1 element
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import field, fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuwise.dataclass import dataclass
 from gpuwise.workload.row_codes import Kind, Phase
 
 I64 = NDArray[np.int64]

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
-from gpuwise.dataclass import dataclass
 from gpuwise.workload.adapters import DEFAULT_TARGETS
 from gpuwise.workload.fields import Option, option
 

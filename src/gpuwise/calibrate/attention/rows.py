@@ -10,6 +10,7 @@ length of the key-value cache before the decoded token. A window of 0 or none is
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuwise.calibrate.tables import check_table
-from gpuwise.dataclass import dataclass
 from gpuwise.errors import DataError, require
 from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.predict.kernels.attention.features import Shape

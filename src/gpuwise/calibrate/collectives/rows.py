@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuwise.calibrate.tables import read_columns
-from gpuwise.dataclass import dataclass
 from gpuwise.predict.kernels.kernel_time import F64
 from gpuwise.units import GIGA, MICRO, MILLI
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gpuwise.calibrate.gemm.rows import DTYPES, Words, part_of, read_coded, site_hash
-from gpuwise.dataclass import dataclass
 from gpuwise.predict.kernels.experts.coefficients import Coefficients
 from gpuwise.predict.kernels.experts.grouped import evaluate
 from gpuwise.predict.kernels.experts.loads import Distribution, Loads, loads_of

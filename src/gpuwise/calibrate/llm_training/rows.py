@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from gpuwise.calibrate.llm_training.expert_recipes import with_automodel, with_recipe
 from gpuwise.calibrate.tables import read_columns
-from gpuwise.dataclass import dataclass
 from gpuwise.errors import GpuwiseError
 from gpuwise.facts.hardware.systems import System
 from gpuwise.facts.models.architecture import Architecture

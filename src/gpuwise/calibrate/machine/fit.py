@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuwise.dataclass import dataclass
 from gpuwise.facts.hardware.corrections import Correction
 from gpuwise.predict.kernels.corrections import LARGEST_LOG_FACTOR, evaluate, similarity
 

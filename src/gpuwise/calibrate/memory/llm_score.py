@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +22,6 @@ from numpy.typing import NDArray
 from gpuwise.calibrate.llm_training.rows import SYSTEMS, LlmRow, read_rows
 from gpuwise.calibrate.llm_training.score import is_check
 from gpuwise.calibrate.scores import Scores
-from gpuwise.dataclass import dataclass
 from gpuwise.errors import GpuwiseError, UnpredictableError
 from gpuwise.facts.hardware.naming import find_cluster
 from gpuwise.facts.hardware.systems import System

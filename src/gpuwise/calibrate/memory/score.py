@@ -12,7 +12,7 @@ import ast
 import hashlib
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,6 @@ from numpy.typing import NDArray
 
 from gpuwise.calibrate.scores import Scores
 from gpuwise.calibrate.tables import read_records
-from gpuwise.dataclass import dataclass
 from gpuwise.errors import GpuwiseError, UnpredictableError
 from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.facts.hardware.naming import find_cluster

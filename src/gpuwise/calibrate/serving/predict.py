@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gpuwise.calibrate.serving.rows import ServingRow
-from gpuwise.dataclass import dataclass
 from gpuwise.errors import GpuwiseError
 from gpuwise.serve.engines.costs import EngineCosts
 from gpuwise.serve.engines.engine import EngineConfig

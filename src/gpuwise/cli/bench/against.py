@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from gpuwise.dataclass import dataclass
 from gpuwise.errors import GpuwiseError
 
 if TYPE_CHECKING:

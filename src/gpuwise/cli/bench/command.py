@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,7 +12,6 @@ from cyclopts import Parameter
 
 from gpuwise.cli.options import Duration, NewFile
 from gpuwise.cli.progress import say
-from gpuwise.dataclass import dataclass
 from gpuwise.errors import InputError
 
 if TYPE_CHECKING:

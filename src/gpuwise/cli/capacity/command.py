@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,7 +11,6 @@ from cyclopts import Parameter
 from gpuwise.cli.options import Duration, Length, Money, Whole, bits_of, given, positive_count, rate_per_s, refuse
 from gpuwise.cli.reports import check_reports, report
 from gpuwise.cli.shown import options_shown, shows_part
-from gpuwise.dataclass import dataclass
 from gpuwise.errors import GpuwiseError, InputError, NoRoomError, UnknownNameError
 
 if TYPE_CHECKING:

@@ -5,13 +5,12 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
 from gpuwise.cli.options import Converter, Count, Money, Whole
-from gpuwise.dataclass import dataclass
 from gpuwise.errors import InputError
 from gpuwise.units import hint_for, parse_count
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
 from gpuwise.cli.options import Count, Duration, Length, Money, Whole, bits_of, given, refuse
 from gpuwise.cli.shown import options_shown
-from gpuwise.dataclass import dataclass
 from gpuwise.errors import InputError, UnknownNameError, nearest_names
 
 if TYPE_CHECKING:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
 from gpuwise.cli.options import Duration, LayoutOptions, Whole, options_of
-from gpuwise.dataclass import dataclass
 from gpuwise.errors import InputError
 from gpuwise.files import check_file
 from gpuwise.workload.strategy import OPTIONS

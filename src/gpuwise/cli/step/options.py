@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,7 +12,6 @@ from cyclopts import Parameter
 
 from gpuwise.arguments import keyed
 from gpuwise.cli.options import LEFT_OPEN, NOTHING_FIXED, LayoutOptions, Training, given, option_name, whole_number
-from gpuwise.dataclass import dataclass
 from gpuwise.errors import InputError
 from gpuwise.workload.strategy import OPTIONS
 

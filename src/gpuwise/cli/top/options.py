@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from gpuwise.dataclass import dataclass
 from gpuwise.errors import InputError
 from gpuwise.machine.telemetry.options import Prices
 

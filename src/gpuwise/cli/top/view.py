@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
-from gpuwise.dataclass import dataclass
 from gpuwise.machine.devices.readings import State
 from gpuwise.machine.telemetry.causes.cause import Cause, Severity
 from gpuwise.machine.telemetry.frames import Card, Frame, ProcessRow

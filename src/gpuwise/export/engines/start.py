@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
-from gpuwise.dataclass import dataclass
 from gpuwise.export.job import Job
 from gpuwise.export.tool import Tool
 from gpuwise.export.torchrun import SAVE_S

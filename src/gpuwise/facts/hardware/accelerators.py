@@ -8,11 +8,10 @@ The catalogue is ``data/accelerators.csv`` (one device, one line), what a unit d
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from types import MappingProxyType
 
-from gpuwise.dataclass import dataclass
 from gpuwise.errors import UnsupportedFormatError
 from gpuwise.facts.hardware.corrections import Correction
 from gpuwise.facts.loading import Field, Record, Rows, ShippedData, parse_toml, shipped_text

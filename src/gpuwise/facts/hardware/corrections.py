@@ -6,7 +6,7 @@ kind elsewhere.
 
 from __future__ import annotations
 
-from gpuwise.dataclass import dataclass
+from dataclasses import dataclass
 
 LAUNCH_KEY = "launch/eager"
 """Key of the correction for the launch rate of a device's host."""

@@ -10,11 +10,10 @@ from __future__ import annotations
 import datetime
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from types import MappingProxyType
 
-from gpuwise.dataclass import dataclass
 from gpuwise.errors import AmbiguousNameError, InputError, UnknownNameError, UnpredictableError
 from gpuwise.facts.hardware.corrections import Correction
 from gpuwise.facts.hardware.ram import CHANNEL_BYTES, Ram, memory_text, take_ram, take_size

@@ -12,12 +12,11 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from itertools import chain
 from types import MappingProxyType
 
-from gpuwise.dataclass import dataclass
 from gpuwise.errors import AmbiguousNameError, InputError, UnknownNameError
 from gpuwise.facts.hardware.accelerators import Accelerator, accelerators, with_memory
 from gpuwise.facts.hardware.counts import LONGEST_NAME, check_counts, leading_counts, readings

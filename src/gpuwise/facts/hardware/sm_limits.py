@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cache
 from types import MappingProxyType
 
-from gpuwise.dataclass import dataclass
 from gpuwise.errors import InputError, UnknownNameError
 from gpuwise.facts.loading import Field, ShippedData
 from gpuwise.facts.sources import cited_rows

@@ -7,11 +7,10 @@ Every rate is one direction, per accelerator unless the name differs. The tables
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from types import MappingProxyType
 
-from gpuwise.dataclass import dataclass
 from gpuwise.errors import DataError, FieldError, InputError, UnknownNameError
 from gpuwise.facts.hardware.accelerators import Accelerator, accelerators, check_accelerator
 from gpuwise.facts.loading import Field, Record, ShippedData, parse_toml, shipped_text

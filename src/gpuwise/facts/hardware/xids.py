@@ -7,10 +7,10 @@ are omitted. A code names where an error appeared, not always its origin.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cache
 from types import MappingProxyType
 
-from gpuwise.dataclass import dataclass
 from gpuwise.facts.loading import Field, ShippedData
 from gpuwise.facts.sources import cited_rows
 

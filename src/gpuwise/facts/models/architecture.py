@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import ClassVar
-
-from gpuwise.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import cast
 
-from gpuwise.dataclass import dataclass
 from gpuwise.errors import FieldError, nearest_names
 from gpuwise.facts.models.architecture import Mla
 

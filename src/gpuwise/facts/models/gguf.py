@@ -9,12 +9,12 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Mapping
+from dataclasses import dataclass
 from io import BytesIO
 from math import prod
 from pathlib import Path
 from typing import BinaryIO
 
-from gpuwise.dataclass import dataclass
 from gpuwise.errors import FileError
 from gpuwise.facts.models.safetensors import whole_size
 from gpuwise.files import MIB, open_file

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 
-from gpuwise.dataclass import dataclass
 from gpuwise.errors import AmbiguousNameError, InputError, UnknownNameError
 from gpuwise.facts.hardware.naming import find_cluster
 from gpuwise.facts.models.unmodelled import refuse_unmodelled

@@ -9,11 +9,11 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Callable
+from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from typing import BinaryIO, cast
 
-from gpuwise.dataclass import dataclass
 from gpuwise.errors import FileError
 from gpuwise.files import MIB, open_file, parse_json, read_json, read_text
 

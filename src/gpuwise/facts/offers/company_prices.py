@@ -11,10 +11,9 @@ import datetime
 import itertools
 import re
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from gpuwise.dataclass import dataclass
 from gpuwise.errors import AmbiguousNameError, FieldError, InputError, UnknownNameError, UnpredictableError
 from gpuwise.facts.loading import Field, Record, Value, parse_csv
 from gpuwise.facts.offers.currency import UNITS, USD, Quote, parse_quote

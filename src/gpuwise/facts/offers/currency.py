@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import math
 import re
+from dataclasses import dataclass
 
-from gpuwise.dataclass import dataclass
 from gpuwise.errors import InputError
 
 USD = "USD"

@@ -12,11 +12,10 @@ import datetime
 import re
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Literal
 
-from gpuwise.dataclass import dataclass
 from gpuwise.facts.hardware.accelerators import accelerators
 from gpuwise.facts.hardware.systems import systems, systems_of
 from gpuwise.facts.offers.offer import Offer

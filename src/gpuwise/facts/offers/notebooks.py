@@ -7,9 +7,9 @@ notice and the accelerator is rarely promised (:attr:`Notebook.guaranteed`). Non
 from __future__ import annotations
 
 import datetime
+from dataclasses import dataclass
 from functools import cache
 
-from gpuwise.dataclass import dataclass
 from gpuwise.facts.hardware.accelerators import check_accelerator
 from gpuwise.facts.loading import Field, Record, ShippedData, parse_csv, shipped_text
 from gpuwise.facts.sources import check_source, sources

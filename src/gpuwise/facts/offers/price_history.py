@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cache
 from types import MappingProxyType
 
-from gpuwise.dataclass import dataclass
 from gpuwise.errors import UnpredictableError
 from gpuwise.facts.hardware.accelerators import check_accelerator
 from gpuwise.facts.loading import Field, Record, ShippedData, parse_csv, shipped_text

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import pairwise
-
-from gpuwise.dataclass import dataclass
 
 FEWEST_MONTHS = 3
 """Minimum months for restating a change per year: with fewer, noise to the twelfth power dominates."""

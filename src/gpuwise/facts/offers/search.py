@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Literal
 
-from gpuwise.dataclass import dataclass
 from gpuwise.errors import AmbiguousNameError, UnknownNameError
 from gpuwise.facts.hardware.accelerators import Accelerator, accelerators
 from gpuwise.facts.hardware.naming import find_accelerator, named_with_count

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cache
 from statistics import median
 from types import MappingProxyType
 
-from gpuwise.dataclass import dataclass
 from gpuwise.facts.loading import Field, ShippedData
 from gpuwise.facts.sources import cited_rows
 

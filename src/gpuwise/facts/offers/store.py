@@ -14,10 +14,10 @@ import datetime
 import os
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
 
-from gpuwise.dataclass import dataclass
 from gpuwise.errors import DataError, FieldError, InputError, UnknownNameError
 from gpuwise.facts.offers.table import Offer, format_offers, parse_offers
 

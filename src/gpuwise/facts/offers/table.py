@@ -9,9 +9,9 @@ import csv
 import datetime
 import io
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
-from gpuwise.dataclass import dataclass
 from gpuwise.facts.hardware.accelerators import check_accelerator
 from gpuwise.facts.loading import Field, Record, parse_csv
 from gpuwise.files import read_text

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from functools import cache
 from types import MappingProxyType
 
-from gpuwise.dataclass import dataclass
 from gpuwise.errors import InputError
 from gpuwise.facts.loading import Field, Record, ShippedData, parse_csv, shipped_text
 from gpuwise.facts.offers.seal import check_seal

@@ -6,10 +6,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from functools import cache
 from types import MappingProxyType
 
-from gpuwise.dataclass import dataclass
 from gpuwise.facts.loading import Field
 from gpuwise.facts.sources import cited_tables
 

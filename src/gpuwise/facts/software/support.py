@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from functools import cache, lru_cache
 from types import MappingProxyType
 
-from gpuwise.dataclass import dataclass
 from gpuwise.errors import DataError, UnknownNameError
 from gpuwise.facts.hardware.accelerators import DTYPES, Accelerator
 from gpuwise.facts.loading import Field, Record, ShippedData, parse_csv, shipped_text

@@ -13,11 +13,11 @@ import datetime
 import math
 import tomllib
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
-from gpuwise.dataclass import dataclass
 from gpuwise.errors import InputError
 from gpuwise.lab.exercises.answers import DRIVER, RATIOS, read_answer, slip
 from gpuwise.units import format_rate

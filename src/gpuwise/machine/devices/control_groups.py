@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-
-from gpuwise.dataclass import dataclass
+from dataclasses import dataclass
 
 Read = Callable[[str], str | None]
 _BASE = "/sys/fs/cgroup"

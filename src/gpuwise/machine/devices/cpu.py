@@ -6,10 +6,9 @@ import os
 import platform
 import re
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from gpuwise.dataclass import dataclass
 from gpuwise.machine.devices.control_groups import Read, read_limits
 from gpuwise.machine.devices.memory import HostMemory, read_memory
 from gpuwise.machine.devices.sysfs import Files

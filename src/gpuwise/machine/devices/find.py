@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 
-from gpuwise.dataclass import dataclass
 from gpuwise.errors import DeviceError, NoDriverError
 from gpuwise.machine.devices.backend import Devices
 

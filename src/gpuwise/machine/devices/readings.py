@@ -7,10 +7,8 @@ change). A reading is never guessed: 0 means that the device reported 0.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from enum import IntFlag, StrEnum
-
-from gpuwise.dataclass import dataclass
 
 
 class State(StrEnum):

@@ -5,11 +5,10 @@ from __future__ import annotations
 import errno
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TypeVar
 
-from gpuwise.dataclass import dataclass
 from gpuwise.machine.devices.readings import Health, Identity, Sample
 
 _Told = TypeVar("_Told", Identity, Sample, Health)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import StrEnum
-
-from gpuwise.dataclass import dataclass
 
 
 class Severity(StrEnum):

@@ -14,11 +14,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Protocol
 
-from gpuwise.dataclass import dataclass
 from gpuwise.machine.devices.cpu import affinity_cores
 
 MOST_BYTES = 4 << 20

@@ -6,10 +6,9 @@ None and empty mean that a thing is not there or could not be asked; no field is
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
-from gpuwise.dataclass import dataclass
 from gpuwise.facts.software.compatibility import CudaError, cuda_error_in
 from gpuwise.machine.devices.readings import Driver, Health, Identity, Peer, Sample, Xid
 

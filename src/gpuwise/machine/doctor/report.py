@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from enum import Enum
 from typing import cast
 
-from gpuwise.dataclass import dataclass
 from gpuwise.machine.doctor.checks.table import examine, verdict_of
 from gpuwise.machine.doctor.finding import EXIT_CODES, Finding, Fix, Severity, Verdict
 from gpuwise.machine.doctor.observation import Machine

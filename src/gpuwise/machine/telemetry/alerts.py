@@ -8,8 +8,8 @@ import math
 import re
 import subprocess
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
-from gpuwise.dataclass import dataclass
 from gpuwise.errors import InputError, UnknownNameError, nearest_names
 from gpuwise.machine.telemetry.causes.cause import Cause, Severity
 from gpuwise.machine.telemetry.frames import Card, Frame

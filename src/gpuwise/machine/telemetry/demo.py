@@ -9,10 +9,9 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
-from gpuwise.dataclass import dataclass
 from gpuwise.machine.devices.null import NullCard, NullDevices
 from gpuwise.machine.devices.readings import Driver, EventReason, GpuProcess, Health, Sample, State
 from gpuwise.machine.telemetry.frames import HostProcess

@@ -7,9 +7,8 @@ shows and explains the same as the live one.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 
-from gpuwise.dataclass import dataclass
 from gpuwise.machine.devices.readings import GpuProcess, Health, Identity, Sample, State, Xid
 
 

@@ -8,11 +8,10 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Collection, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from gpuwise.dataclass import dataclass
 from gpuwise.machine.devices.control_groups import find_container
 from gpuwise.machine.telemetry.frames import HostProcess
 from gpuwise.machine.telemetry.small_files import read_small

@@ -12,10 +12,9 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from types import TracebackType
 
-from gpuwise.dataclass import dataclass
 from gpuwise.errors import DeviceError
 from gpuwise.machine.devices.backend import Devices
 from gpuwise.machine.devices.readings import Health, Sample, State

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import dataclass, field
 
-from gpuwise.dataclass import dataclass
 from gpuwise.machine.telemetry.frames import Card
 from gpuwise.units import HOUR_S, J_PER_KWH
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 
-from gpuwise.dataclass import dataclass
 from gpuwise.machine.devices.readings import EventReason, Health, Sample, State
 from gpuwise.machine.telemetry.frames import Recent, Window
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
-from gpuwise.dataclass import dataclass
 from gpuwise.errors import DeviceError
 from gpuwise.machine.devices.backend import Devices
 from gpuwise.machine.devices.readings import Health, Xid

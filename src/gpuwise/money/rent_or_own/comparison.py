@@ -6,12 +6,11 @@ Money is present value in US dollars of today unless a name says otherwise; inte
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuwise.dataclass import dataclass
 from gpuwise.money.rent_or_own.demand import Demand
 from gpuwise.predict.estimate import Estimate
 

@@ -7,11 +7,10 @@ full sum; alone on the simple sum, or on top of the steps before it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from gpuwise.dataclass import dataclass
 from gpuwise.money.rent_or_own.break_even import months_to_break_even
 from gpuwise.money.rent_or_own.comparison import LONGEST_MONTHS, Step
 from gpuwise.money.rent_or_own.demand import Demand

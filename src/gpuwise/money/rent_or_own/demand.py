@@ -8,10 +8,10 @@ capacity ``C`` (GPUs that work at once) under mean load ``D`` leaves ``sum(share
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 
-from gpuwise.dataclass import dataclass
 from gpuwise.errors import InputError
 from gpuwise.money.rent_or_own.uncertain_inputs import Array, UncertainInput, economics
 

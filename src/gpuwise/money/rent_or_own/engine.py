@@ -9,12 +9,12 @@ Rental prices enter only through sums over the months of a group, which are made
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuwise.dataclass import dataclass
 from gpuwise.money.rent_or_own.demand import HOURS_PER_MONTH, MONTHS_PER_YEAR, Demand, beyond
 from gpuwise.money.rent_or_own.ownership import Ownership, Values
 from gpuwise.money.rent_or_own.renting import Renting, Reservation

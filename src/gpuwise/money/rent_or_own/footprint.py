@@ -6,10 +6,10 @@ What is owned counts whole, what is rented by the part of its life that is used 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 
-from gpuwise.dataclass import dataclass
 from gpuwise.facts.grid import Grid
 from gpuwise.facts.hardware.systems import Cluster
 from gpuwise.facts.operations import operations

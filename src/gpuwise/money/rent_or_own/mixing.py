@@ -6,10 +6,10 @@ Every amount is evaluated on the same scenarios, so differences are not noise. G
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from gpuwise.dataclass import dataclass
 from gpuwise.interval import BAND
 from gpuwise.money.rent_or_own.comparison import Floats
 from gpuwise.money.rent_or_own.engine import Batch, Mix, Top

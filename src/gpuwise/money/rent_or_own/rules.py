@@ -8,11 +8,10 @@ forgets: eight H100 for 100 hours a month stand idle 98 % of the time.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from gpuwise.dataclass import dataclass
 from gpuwise.interval import BAND
 from gpuwise.money.rent_or_own.demand import HOURS_PER_MONTH, Demand
 from gpuwise.money.rent_or_own.engine import Batch, Mix, draw, draw_prices, uncertain_inputs_of

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
@@ -14,7 +15,6 @@ from types import MappingProxyType
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuwise.dataclass import dataclass
 from gpuwise.errors import DataError, FieldError, InputError
 from gpuwise.facts.loading import Field, parse_toml
 from gpuwise.facts.operations import Quantity

@@ -13,6 +13,7 @@ that is Young's tau = sqrt(2 delta M) (Communications of the ACM 17 (1974)).
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from functools import cache
 from statistics import fmean, stdev
 from typing import overload
@@ -20,7 +21,6 @@ from typing import overload
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from gpuwise.dataclass import dataclass
 from gpuwise.errors import InputError, UnpredictableError
 from gpuwise.facts.hardware.systems import Cluster
 from gpuwise.facts.operations import failure_records, operations

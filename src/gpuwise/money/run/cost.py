@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
-from gpuwise.dataclass import dataclass
 from gpuwise.errors import UnpredictableError
 from gpuwise.facts.grid import PowerPrice
 from gpuwise.facts.models.known_runs import known_runs

@@ -9,9 +9,9 @@ operations, each tried batch is captured, by doubling and halving.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
-from gpuwise.dataclass import dataclass
 from gpuwise.errors import UnpredictableError
 from gpuwise.predict.estimate import Estimate
 from gpuwise.workload.capture.captured import Capture

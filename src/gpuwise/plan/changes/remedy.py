@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from gpuwise.dataclass import dataclass
 from gpuwise.workload.changes.change import Change
 from gpuwise.workload.changes.registry import kind_of, label, labels, on_strategy, training_of
 from gpuwise.workload.optimizer import on_host

@@ -8,10 +8,10 @@ order of step time per freed byte, and each stack is captured.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence, Set
+from dataclasses import dataclass
 
 import numpy as np
 
-from gpuwise.dataclass import dataclass
 from gpuwise.errors import UnpredictableError
 from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.plan.changes.remedy import remedy_order

@@ -9,11 +9,11 @@ answer is worked out once more by putting the recomputation into the captured st
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuwise.dataclass import dataclass
 from gpuwise.errors import InputError, UnpredictableError
 from gpuwise.plan.checkpointing.solve import Choice, Position, Solution, smallest_target, solve
 from gpuwise.workload.capture.captured import Capture, OpFlag

@@ -15,12 +15,10 @@ still outgrows ``LIMIT`` it is thinned and the answer is marked inexact.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
-
-from gpuwise.dataclass import dataclass
 
 I64 = NDArray[np.int64]
 F64 = NDArray[np.float64]

@@ -4,10 +4,10 @@ an error)."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 
-from gpuwise.dataclass import dataclass
 from gpuwise.errors import LayoutError
 from gpuwise.plan.space import conditions
 from gpuwise.plan.space.conditions import Mask, Setting

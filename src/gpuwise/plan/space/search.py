@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
 import numpy as np
 
-from gpuwise.dataclass import dataclass
 from gpuwise.errors import LayoutError
 from gpuwise.plan.defaults import TRAINER_WHY
 from gpuwise.plan.goal import Goal, on_stack, usual_recompute

@@ -9,13 +9,12 @@ allowed choices form a :class:`Block`, whose columns are arrays [A, 1, 1], [1, S
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuwise.dataclass import dataclass
 from gpuwise.plan.space.conditions import Setting
 from gpuwise.plan.space.rules import (
     ACTIVATION_RULES,

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
-from gpuwise.dataclass import dataclass
 from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.workload.capture.captured import Capture
 from gpuwise.workload.changes.change import Change, Sites

@@ -8,12 +8,11 @@ bits of a leaf's index. Many trees over many rows are then byte comparisons and 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-
-from gpuwise.dataclass import dataclass
 
 F64 = NDArray[np.float64]
 _CHUNK = 512

@@ -11,9 +11,8 @@ Not modelled: kernels that Inductor splits, buffers reused within a graph, resul
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import dataclass, field
 
-from gpuwise.dataclass import dataclass
 from gpuwise.workload.capture.captured import Capture, Category, OpFlag, StepSpan
 from gpuwise.workload.capture.record.edit import Editor, lifetimes
 from gpuwise.workload.capture.record.families import family_of

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
-from gpuwise.dataclass import dataclass
 from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.predict.memory.library_workspaces import Version, version_of
 from gpuwise.predict.memory.workspaces import base_name, environment_of

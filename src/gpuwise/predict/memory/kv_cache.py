@@ -18,14 +18,13 @@ with room for one batch of 512 (src/llama-kv-cache-iswa.cpp; its Phi-3 and Mistr
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from gpuwise.dataclass import dataclass
 from gpuwise.errors import InputError, UnknownNameError
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.workload.blocks.kinds import attention_of, attention_sizes, block_counts, caching_layers

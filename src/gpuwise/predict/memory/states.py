@@ -17,10 +17,11 @@ Weights stored in 8 bits with their transpose (Megatron's fp8-param-gather) take
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuwise.dataclass import dataclass
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.predict.columns import Columns
 from gpuwise.predict.parallel.pipeline import copies

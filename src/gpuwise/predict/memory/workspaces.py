@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuwise.dataclass import dataclass
 from gpuwise.errors import DataError, InputError
 from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.predict.memory import workspaces_attention, workspaces_convolution, workspaces_kernels

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 
-from gpuwise.dataclass import dataclass
 from gpuwise.dtypes import TENSOR_BYTES
 from gpuwise.predict.parallel.sharding_parts import (
     FIRST_BUCKET_BYTES,

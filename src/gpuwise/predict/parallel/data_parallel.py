@@ -13,10 +13,11 @@ hybrid    zero3 inside a shard group, all-reduce of the shard across groups once
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuwise.dataclass import dataclass
 from gpuwise.dtypes import FORMAT_BYTES
 from gpuwise.facts.hardware.systems import System
 from gpuwise.predict.columns import I64, Columns

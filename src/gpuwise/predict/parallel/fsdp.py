@@ -9,10 +9,10 @@ gradients are copied into a new one, reduced into this rank's shard and freed.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 
-from gpuwise.dataclass import dataclass
 from gpuwise.dtypes import TENSOR_BYTES
 from gpuwise.predict.parallel.sharding_parts import (
     GATHER_STREAM,

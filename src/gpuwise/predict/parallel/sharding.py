@@ -20,11 +20,10 @@ Shards are rows: rank 0 has ``ceil(rows / ranks)`` of the first dimension, and g
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from gpuwise.dataclass import dataclass
 from gpuwise.dtypes import TENSOR_BYTES
 from gpuwise.predict.parallel.buckets import add_buckets
 from gpuwise.predict.parallel.fsdp import add_fsdp

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Literal
 
-from gpuwise.dataclass import dataclass
 from gpuwise.dtypes import TENSOR_BYTES
 from gpuwise.errors import InputError
 from gpuwise.workload.capture.captured import Capture, Parameter, Signature

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import IntEnum
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuwise.dataclass import dataclass
 from gpuwise.workload.capture.captured import Capture, Signature
 from gpuwise.workload.capture.record.families import short_name
 from gpuwise.workload.step import FAMILIES

@@ -15,12 +15,12 @@ whose steps took 2.0 times as long as the classes of the first one say, all kind
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuwise.dataclass import dataclass
 from gpuwise.errors import InputError
 from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.facts.hardware.corrections import LAUNCH_KEY

@@ -5,10 +5,11 @@ A pass takes ``max(device + exposed communication, host)``: kernels run no faste
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuwise.dataclass import dataclass
 from gpuwise.predict.stack_costs import StackCosts
 from gpuwise.predict.step.costs import COMM_GROUPS, PartCosts, PointCosts
 

@@ -9,10 +9,11 @@ copies to and from the host after it. A late host lengthens the passes, and more
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuwise.dataclass import dataclass
 from gpuwise.errors import InputError
 from gpuwise.facts.hardware.systems import System
 from gpuwise.predict.comm.collectives import curve, host_call_s

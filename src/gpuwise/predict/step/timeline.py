@@ -11,10 +11,10 @@ a blocking one, ``wait_tensor`` and the optimizer wait for them.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import NDArray
-
-from gpuwise.dataclass import dataclass
 
 F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]

@@ -8,12 +8,11 @@ The same code serves one strategy and millions.
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import dataclass, fields
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from gpuwise.dataclass import dataclass
 from gpuwise.facts.hardware.accelerators import PCIE_BYTES_PER_S
 from gpuwise.facts.hardware.systems import System
 from gpuwise.facts.models.architecture import Architecture

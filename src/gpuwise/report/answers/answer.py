@@ -10,10 +10,9 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
-from gpuwise.dataclass import dataclass
 from gpuwise.report.answers.drawings import Axis, Dot, Layer, Line, Part
 from gpuwise.report.answers.parts import PARTS
 from gpuwise.report.answers.values import At

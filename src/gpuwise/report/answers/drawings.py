@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
-from gpuwise.dataclass import dataclass
 from gpuwise.report.answers.values import CHOOSE, At, shown
 from gpuwise.report.colours import BAD, DARK, GOOD, GRID, INK, MUTED, SERIES
 from gpuwise.text import escape

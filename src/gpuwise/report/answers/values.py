@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, cast
 from urllib.parse import urlencode
 
-from gpuwise.dataclass import dataclass
 from gpuwise.plan.explain import chance, speed_words
 from gpuwise.report.page import Markup, TableCell, Text, text
 from gpuwise.text import capital, escape

@@ -5,10 +5,9 @@ that were measured, and whether the engine was started with the flags of a perfo
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
-from gpuwise.dataclass import dataclass
 from gpuwise.errors import DataError
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.predict.coefficients import load_json

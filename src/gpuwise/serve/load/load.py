@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gpuwise.dataclass import dataclass
 from gpuwise.serve.load.arrivals import unit_arrivals
 from gpuwise.serve.load.traces import Trace
 from gpuwise.serve.load.workloads import Workload, draw

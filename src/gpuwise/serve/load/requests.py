@@ -6,12 +6,11 @@ Shared tokens are described by texts: a prompt is the beginning of a text, and t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuwise.dataclass import dataclass
 from gpuwise.errors import InputError
 
 F64 = NDArray[np.float64]

@@ -16,13 +16,12 @@ import datetime
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 
-from gpuwise.dataclass import dataclass
 from gpuwise.errors import FieldError, InputError
 from gpuwise.files import GIB, csv_rows, parse_json, read_text
 from gpuwise.serve.load.requests import Requests, texts_of_hashes

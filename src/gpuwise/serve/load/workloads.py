@@ -8,6 +8,7 @@ with answers by a normal copula of the published correlation.
 from __future__ import annotations
 
 import tomllib
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuwise.dataclass import dataclass
 from gpuwise.errors import InputError, UnknownNameError
 from gpuwise.serve.load.arrivals import unit_arrivals
 from gpuwise.serve.load.lengths import Lengths

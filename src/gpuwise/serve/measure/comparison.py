@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from gpuwise.dataclass import dataclass
 from gpuwise.records.record import Record
 from gpuwise.serve.capacity.configurations import Configuration
 from gpuwise.serve.capacity.rate import Point, value_of

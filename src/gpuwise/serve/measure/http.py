@@ -11,10 +11,10 @@ import asyncio
 import json
 import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from dataclasses import dataclass
 from typing import Any, cast
 from urllib.parse import urlsplit
 
-from gpuwise.dataclass import dataclass
 from gpuwise.errors import InputError
 
 LONGEST_LINE = 2**20

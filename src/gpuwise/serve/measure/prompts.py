@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import random
-from dataclasses import field
+from dataclasses import dataclass, field
 
-from gpuwise.dataclass import dataclass
 from gpuwise.serve.load.requests import NO_PARENT, Requests
 
 _NOUNS = (

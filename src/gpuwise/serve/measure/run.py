@@ -10,12 +10,11 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 import numpy as np
 
-from gpuwise.dataclass import dataclass
 from gpuwise.errors import GpuwiseError, InputError
 from gpuwise.serve.load.requests import ClosedLoop, Requests
 from gpuwise.serve.measure.http import Address, BrokenStreamError, HttpError, as_object, get_json, stream_events

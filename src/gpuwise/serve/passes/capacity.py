@@ -7,8 +7,8 @@ A request has no tokens, so that its time to the first one is its whole time. Ch
 from __future__ import annotations
 
 import datetime
+from dataclasses import dataclass
 
-from gpuwise.dataclass import dataclass
 from gpuwise.errors import InputError, UnpredictableError
 from gpuwise.facts.hardware.systems import Cluster
 from gpuwise.facts.models.architecture import Architecture

@@ -14,10 +14,9 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from heapq import heappop, heappush
 
-from gpuwise.dataclass import dataclass
 from gpuwise.serve.simulate.pool import BlockPool
 from gpuwise.serve.simulate.step_time import StepTime
 from gpuwise.serve.simulate.texts import Runs

@@ -6,9 +6,9 @@ Keyed by engine and version (``coefficients/serving/load.json``, fitted on publi
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
-from gpuwise.dataclass import dataclass
 from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.predict.coefficients import load_json

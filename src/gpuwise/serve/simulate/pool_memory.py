@@ -11,12 +11,11 @@ with their copies, or the layers' buffers for a whole batch of prompt tokens, wh
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from gpuwise.dataclass import dataclass
 from gpuwise.errors import NoRoomError
 from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.facts.models.architecture import Architecture

@@ -6,9 +6,10 @@ of a run, so the cached part of a run is one number.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
-from gpuwise.dataclass import dataclass
 from gpuwise.serve.load.requests import NO_PARENT, Requests
 
 Segment = tuple[int, int, int]

@@ -12,10 +12,10 @@ import tempfile
 import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
-from gpuwise.dataclass import dataclass
 from gpuwise.errors import InputError, UnknownNameError
 from gpuwise.testing.fake_nvml.board import Board, encode
 from gpuwise.testing.fake_nvml.build import LIBRARY, build_library, function_names

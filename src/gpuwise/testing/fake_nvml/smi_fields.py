@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
-
-from gpuwise.dataclass import dataclass
 
 _MIB = 1 << 20
 

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import math
 import time
+from dataclasses import dataclass
 from typing import Literal
-
-from gpuwise.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,11 +12,10 @@ import threading
 import time
 from collections.abc import Callable, Generator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 
-from gpuwise.dataclass import dataclass
 from gpuwise.processes import script_environment
 from gpuwise.train.hook.journal import Follower, Journal
 from gpuwise.train.hook.settings import Settings, write_settings

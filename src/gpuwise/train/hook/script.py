@@ -8,12 +8,12 @@ import sys
 import types
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from importlib.abc import InspectLoader
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import cast
 
-from gpuwise.dataclass import dataclass
 from gpuwise.errors import InputError
 from gpuwise.files import read_bytes
 from gpuwise.text import message_line

@@ -10,9 +10,9 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from gpuwise.dataclass import dataclass
 from gpuwise.errors import InputError
 
 PROBE_ITEMS, PROBE_S = 40, 2.0

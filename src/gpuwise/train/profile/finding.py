@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Literal
 
-from gpuwise.dataclass import dataclass
 from gpuwise.units import format_duration
 
 Confidence = Literal["high", "medium", "low"]

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cache, cached_property
 from importlib.util import find_spec
 
 import numpy as np
 
-from gpuwise.dataclass import dataclass
 from gpuwise.train.profile.families import OTHER_OPS, family
 from gpuwise.train.profile.spans import inside
 from gpuwise.train.profile.trace import NONE, Floats, Ints, Trace

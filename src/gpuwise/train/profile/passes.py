@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 
-from gpuwise.dataclass import dataclass
 from gpuwise.train.profile.families import CONVOLUTIONS, COPIES_ON_DEVICE, ELEMENTWISE, PRODUCTS, REDUCTIONS, family
 from gpuwise.train.profile.operations import OP_CATEGORIES
 from gpuwise.train.profile.spans import NO_SPANS, inside

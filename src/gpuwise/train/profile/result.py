@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from gpuwise.dataclass import dataclass
 from gpuwise.errors import GpuwiseError, InputError
 from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.train.profile.device_comparison import Slower, Target, against_device, utilisation

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import field, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from gpuwise.dataclass import dataclass
 from gpuwise.train.hook.journal import Journal
 from gpuwise.train.ticks import QUEUED, Step, Tick, boundary, steady, steps_of
 

@@ -13,12 +13,11 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
-from gpuwise.dataclass import dataclass
 from gpuwise.train.profile.families import COMMUNICATION, COPIES_ON_DEVICE, OTHER_OPS, family
 from gpuwise.train.profile.operations import OP_CATEGORIES, Operations, operations
 from gpuwise.train.profile.passes import MODULE, MOVES, sampling

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from gpuwise.dataclass import dataclass
 from gpuwise.train.profile.trace import Floats, Trace, launched_s
 from gpuwise.train.ticks import Step, Tick, boundary
 

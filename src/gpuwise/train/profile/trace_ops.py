@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gpuwise.dataclass import dataclass
 from gpuwise.dtypes import TENSOR_BYTES
 from gpuwise.train.profile.products import DTYPES
 from gpuwise.train.profile.trace import NONE, Detail, Floats, Ints, Trace

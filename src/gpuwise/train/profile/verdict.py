@@ -6,10 +6,10 @@ import hashlib
 import json
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
-from gpuwise.dataclass import dataclass
 from gpuwise.records.store import records_path
 from gpuwise.train.profile.finding import OF_GAPS, Finding
 from gpuwise.train.profile.split import ALLOCATOR, COPIES, DATA, HOST_GAPS, OTHER, PAUSES, SAVE, SYNC, Split

@@ -7,9 +7,8 @@ import os
 import signal
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-
-from gpuwise.dataclass import dataclass
 
 PHASES = ("start", "load", "data", "forward", "backward", "exchange", "update", "save", "end")
 """In the order of a step."""

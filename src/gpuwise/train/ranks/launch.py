@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -22,7 +22,6 @@ from typing import Any
 
 import msgspec
 
-from gpuwise.dataclass import dataclass
 from gpuwise.errors import GpuwiseError, InputError
 from gpuwise.export.torchrun import MOST_RESTARTS, SAVE_S
 from gpuwise.files import open_file

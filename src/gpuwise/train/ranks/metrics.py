@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gpuwise.dataclass import dataclass
 from gpuwise.errors import InputError
 from gpuwise.machine.telemetry.outputs.exporter import block
 from gpuwise.train.ranks.launch import RankJournal

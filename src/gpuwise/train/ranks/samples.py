@@ -10,13 +10,12 @@ from __future__ import annotations
 import hashlib
 import signal
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
-from gpuwise.dataclass import dataclass
 from gpuwise.errors import InputError
 from gpuwise.train.levers.items import random_numbers_kept
 from gpuwise.train.levers.items import seed as seed_generators

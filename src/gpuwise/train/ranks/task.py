@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,6 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from gpuwise.dataclass import dataclass
 from gpuwise.errors import InputError
 from gpuwise.train.ranks.hugging_face import PREFIX, make_task
 from gpuwise.train.ranks.layout import Layout

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from inspect import signature
 from types import MappingProxyType
 from typing import Any
@@ -17,7 +18,6 @@ from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, Offlo
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
-from gpuwise.dataclass import dataclass
 from gpuwise.errors import UnknownNameError
 from gpuwise.train.levers.checkpointing import recomputed
 from gpuwise.train.levers.forward import replace_forward

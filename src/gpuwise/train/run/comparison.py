@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 import statistics
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from gpuwise.dataclass import dataclass
 from gpuwise.train.config import NO_PLAN, Plan, TunedSpeed
 from gpuwise.train.hook.journal import Journal
 from gpuwise.train.run.progress import Loop, cost_usd, loop_of

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from gpuwise.dataclass import dataclass
 from gpuwise.train.config import NO_PLAN, Plan, TunedSpeed
 from gpuwise.train.hook.journal import Journal
 from gpuwise.train.ticks import Step, Tick, boundary, steps_of, warm_up

@@ -6,10 +6,9 @@ import shlex
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from gpuwise.dataclass import dataclass
 from gpuwise.errors import GpuwiseError, InputError
 from gpuwise.train.config import FILE, Plan, TunedConfig, TunedSpeed, read
 from gpuwise.train.hook.journal import Journal

@@ -6,8 +6,8 @@ A lever that only touches a share s of the step, and takes it away whole, makes 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from gpuwise.dataclass import dataclass
 from gpuwise.train.levers.fp8 import why_not_fp8
 from gpuwise.train.levers.table import BY_NAME, LEVERS
 from gpuwise.train.levers.workers import Probe, workers_to_try

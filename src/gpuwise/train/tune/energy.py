@@ -11,12 +11,11 @@ import threading
 import time
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from gpuwise.dataclass import dataclass
 from gpuwise.errors import DeviceError
 from gpuwise.train.hook.journal import Journal
 

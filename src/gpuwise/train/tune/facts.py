@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
-from gpuwise.dataclass import dataclass
 from gpuwise.train.hook.journal import Journal
 from gpuwise.train.levers.workers import free_cores
 from gpuwise.train.tune.peak import processor_has_bf16

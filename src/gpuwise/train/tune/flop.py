@@ -7,9 +7,8 @@ one format that is FLOP / (step time x peak), as usual; recomputation does not c
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 
-from gpuwise.dataclass import dataclass
 from gpuwise.train.hook.journal import Journal
 from gpuwise.train.ticks import Step
 from gpuwise.train.tune.peak import Peaks

@@ -16,11 +16,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from gpuwise.dataclass import dataclass
 from gpuwise.train.levers.table import BY_NAME
 
 FACTOR = 5.0

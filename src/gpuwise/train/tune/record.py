@@ -11,10 +11,10 @@ import math
 import statistics
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpuwise.dataclass import dataclass
 from gpuwise.files import read_bytes
 from gpuwise.records.record import Record, Run, Value
 from gpuwise.records.store import Records

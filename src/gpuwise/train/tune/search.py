@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from gpuwise.dataclass import dataclass
 from gpuwise.errors import GpuwiseError
 from gpuwise.train.hook.launch import Limits, Outcome
 from gpuwise.train.hook.settings import Stop

@@ -6,8 +6,7 @@ import itertools
 import math
 import statistics
 from collections.abc import Sequence
-
-from gpuwise.dataclass import dataclass
+from dataclasses import dataclass
 
 LEAST_GAIN = 1.03
 """A lever that gives less is not worth a changed line. Rule of this project."""

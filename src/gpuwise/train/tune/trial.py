@@ -5,11 +5,10 @@ from __future__ import annotations
 import shutil
 import statistics
 from collections.abc import Mapping
-from dataclasses import asdict, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 
-from gpuwise.dataclass import dataclass
 from gpuwise.errors import GpuwiseError, InputError
 from gpuwise.train.hook.journal import Journal
 from gpuwise.train.hook.launch import Limits, Outcome, launch

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from gpuwise.dataclass import dataclass
 from gpuwise.train.hook.launch import Limits
 from gpuwise.train.hook.settings import Stop
 from gpuwise.train.hook.zygote import Zygote

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
-from gpuwise.dataclass import dataclass
 from gpuwise.machine.telemetry.frames import Card
 from gpuwise.machine.telemetry.history import SERIES, History
 from gpuwise.tui.lines.braille import PER_COLUMN, plot, squeeze

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from gpuwise.dataclass import dataclass
 from gpuwise.machine.telemetry.causes.cause import Cause, Severity
 from gpuwise.machine.telemetry.frames import Frame
 from gpuwise.machine.telemetry.options import Prices, spending

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 
-from gpuwise.dataclass import dataclass
 from gpuwise.machine.telemetry.causes.cause import Cause, Severity
 from gpuwise.tui.lines.cards import CARD_LINES, cause_lines
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from gpuwise.dataclass import dataclass
 from gpuwise.machine.devices.readings import GpuProcess
 from gpuwise.machine.telemetry.frames import Frame, HostProcess
 from gpuwise.tui.lines.text_runs import UNKNOWN, Line, Run, clock_words, left, line, percent, right, run, short_bytes

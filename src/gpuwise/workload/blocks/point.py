@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gpuwise.dataclass import dataclass
 from gpuwise.dtypes import FORMAT_BYTES
 from gpuwise.workload.adapters import DEFAULT_TARGETS
 

@@ -9,9 +9,8 @@ A matmul [T, K] x [K, N] costs 2 T K N FLOP forward; its backward is two more of
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from gpuwise.dataclass import dataclass
 from gpuwise.dtypes import FORMAT_BYTES
 from gpuwise.workload.adapters import carries
 from gpuwise.workload.attention_flop import attention_pairs

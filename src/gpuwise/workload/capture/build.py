@@ -7,12 +7,12 @@ import copy
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
 
-from gpuwise.dataclass import dataclass
 from gpuwise.errors import InputError
 from gpuwise.workload.capture.packages import transformers
 from gpuwise.workload.capture.step import inference_step, make_optimizer, training_step

@@ -11,13 +11,12 @@ operation names its :class:`Signature`, its module path and its source line by i
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from enum import IntEnum
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuwise.dataclass import dataclass
 from gpuwise.workload.row_codes import Kind
 
 I64 = NDArray[np.int64]

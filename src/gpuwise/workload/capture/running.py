@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, ExitStack, nullcontext
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from gpuwise.dataclass import dataclass
 from gpuwise.errors import InputError
 from gpuwise.workload.capture.accelerator import FakeAccelerator
 from gpuwise.workload.capture.build import ItIsAStepError, ModuleOptions, Program, build

@@ -12,12 +12,11 @@ import inspect
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpuwise.arguments import keyed
-from gpuwise.dataclass import dataclass
 from gpuwise.errors import GpuwiseError, InputError, NoFakeRuleError, UnknownNameError, nearest_names
 from gpuwise.files import check_file, read_bytes
 from gpuwise.workload.capture.errors import UserCodeError, last_user_place, require_torch

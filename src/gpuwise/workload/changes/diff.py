@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from gpuwise.dataclass import dataclass
 from gpuwise.files import read_text
 from gpuwise.workload.changes.change import Change, Sites
 from gpuwise.workload.changes.script import Arguments, Code, Edit, Script, edited, hunks

@@ -10,9 +10,9 @@ levers.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal, cast
 
-from gpuwise.dataclass import dataclass
 from gpuwise.errors import UnknownNameError
 from gpuwise.workload.adapters import DEFAULT_TARGETS, targets_text
 from gpuwise.workload.changes import strategy as on

@@ -6,9 +6,9 @@ import ast
 import difflib
 import linecache
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 
-from gpuwise.dataclass import dataclass
 from gpuwise.workload.changes.change import NOWHERE, Site, Sites
 
 FUSED_OPTIMIZERS = ("Adam", "AdamW", "SGD", "Adagrad")

@@ -7,9 +7,9 @@ micro-batches against accumulation, so that the number of accelerators and the g
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any, cast
 
-from gpuwise.dataclass import dataclass
 from gpuwise.errors import InputError
 from gpuwise.workload.adapters import DEFAULT_TARGETS
 from gpuwise.workload.changes.change import Change

@@ -5,9 +5,9 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, cast
 
-from gpuwise.dataclass import dataclass
 from gpuwise.workload.adapters import DEFAULT_TARGETS, module_names
 from gpuwise.workload.changes.change import Site
 from gpuwise.workload.changes.script import EVERY_OPTIMIZER, FUSED_OPTIMIZERS, Arguments, Code, Edit, Script, is_unclear

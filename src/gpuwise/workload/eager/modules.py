@@ -7,7 +7,8 @@ configuration (transformers 5, ``modeling_llama``, ``modeling_gpt2``, ``modeling
 
 from __future__ import annotations
 
-from gpuwise.dataclass import dataclass
+from dataclasses import dataclass
+
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.workload.adapters import carries
 from gpuwise.workload.blocks.point import Point

@@ -10,13 +10,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from gpuwise.dataclass import dataclass
 from gpuwise.workload.capture.captured import Capture, Category, OpFlag, Settings, Signature, StepSpan, TensorSpec
 from gpuwise.workload.capture.ops.flop import RULES, flop_of
 from gpuwise.workload.capture.ops.traffic import bytes_of, kernels_of

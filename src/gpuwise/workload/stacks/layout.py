@@ -4,8 +4,8 @@ its file."""
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
-from gpuwise.dataclass import dataclass
 from gpuwise.workload.strategy import CONTEXT_PARALLELS, RECOMPUTES
 
 

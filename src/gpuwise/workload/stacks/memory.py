@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from gpuwise.dataclass import dataclass
+from dataclasses import dataclass
+
 from gpuwise.errors import DataError
 
 _WORDS = {

@@ -15,11 +15,10 @@ import datetime
 import re
 import tomllib
 from collections.abc import Callable
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
-from gpuwise.dataclass import dataclass
 from gpuwise.errors import DataError, InputError, UnknownNameError
 from gpuwise.workload.stacks import FOLDER
 from gpuwise.workload.stacks.layout import LayoutRules

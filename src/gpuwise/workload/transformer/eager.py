@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from gpuwise.dataclass import dataclass
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.workload.blocks.attention import Attention
 from gpuwise.workload.blocks.experts import Experts

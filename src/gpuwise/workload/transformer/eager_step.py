@@ -7,12 +7,12 @@ each kind has a layer before and behind it, which matters if a compiler fuses ac
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuwise.dataclass import dataclass
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.workload.blocks.kinds import layer_kinds
 from gpuwise.workload.blocks.point import Point

@@ -6,9 +6,9 @@ Shapes: H hidden, F ffn, A query heads, K kv heads, D head_dim, V vocabulary, E 
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import dataclass
 from functools import lru_cache
 
-from gpuwise.dataclass import dataclass
 from gpuwise.facts.models.architecture import Architecture, Encoder
 from gpuwise.workload.adapters import carries
 from gpuwise.workload.blocks.attention import projections

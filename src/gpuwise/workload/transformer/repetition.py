@@ -8,12 +8,12 @@ output it reads), the period, and the one behind it (whose backward passes it it
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuwise.dataclass import dataclass
 from gpuwise.workload.eager.tape import Mark, Tape
 
 I64 = NDArray[np.int64]

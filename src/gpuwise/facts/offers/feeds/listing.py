@@ -8,9 +8,8 @@ from __future__ import annotations
 import datetime
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from gpuwise.dataclass import dataclass
 from gpuwise.facts.offers.feeds.names import FeedProvider
 from gpuwise.facts.offers.feeds.tally import ParsedFeed, Tally
 from gpuwise.facts.offers.table import MOST_USD_PER_HOUR, Offer

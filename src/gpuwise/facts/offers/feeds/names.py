@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cache
 from types import MappingProxyType
 
-from gpuwise.dataclass import dataclass
 from gpuwise.errors import DataError
 from gpuwise.facts.hardware.accelerators import Accelerator, accelerators
 from gpuwise.facts.loading import Field, Record

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from gpuwise.dataclass import dataclass
 from gpuwise.errors import GpuwiseError, MissingExtraError, UnknownNameError, UnpredictableError
 from gpuwise.facts.offers.feeds import gpuhunt, skypilot
 from gpuwise.facts.offers.feeds.download import OUT_OF_REACH, SECONDS, fetch_text

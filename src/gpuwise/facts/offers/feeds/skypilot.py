@@ -14,8 +14,8 @@ import datetime
 import math
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
-from gpuwise.dataclass import dataclass
 from gpuwise.errors import FieldError
 from gpuwise.facts.offers.feeds.listing import Listing, offers_of
 from gpuwise.facts.offers.feeds.names import (

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
-from gpuwise.dataclass import dataclass
 from gpuwise.machine.devices.sysfs import Files
 
 _LANES = 64

@@ -11,11 +11,10 @@ import contextlib
 import io
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any, cast
 
-from gpuwise.dataclass import dataclass
 from gpuwise.errors import DeviceError
 from gpuwise.machine.devices.amd.smi_answers import (
     HEALTH,

@@ -7,9 +7,9 @@ is not offered.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from gpuwise.dataclass import dataclass
 from gpuwise.errors import DeviceError, DeviceLostError, DevicePermissionError, NoDriverError, ReadingError
 from gpuwise.machine.devices.readings import GpuProcess
 from gpuwise.machine.devices.sysfs import pcie_generation

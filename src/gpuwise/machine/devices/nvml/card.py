@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TypeVar
 
-from gpuwise.dataclass import dataclass
 from gpuwise.machine.devices.nvml.calls import Handle, Library
 from gpuwise.machine.devices.nvml.errors import LASTING_CODES, LOST_CODES, NvmlError, is_out_of_reach, reason_of
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from enum import StrEnum
 
-from gpuwise.dataclass import dataclass
 from gpuwise.machine.telemetry.frames import Card, Window
 from gpuwise.units import MEGA, MINUTE_S, format_duration
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
-from gpuwise.dataclass import dataclass
 from gpuwise.machine.devices.readings import EventReason
 from gpuwise.machine.telemetry.causes.cause import WORTH_NAMING, Cause, Severity, clock_cost, is_busy, recent_share, shares_of
 from gpuwise.machine.telemetry.frames import Card, Frame

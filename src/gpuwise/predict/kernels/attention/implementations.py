@@ -17,13 +17,13 @@ Names a caller may give:
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuwise.dataclass import dataclass
 from gpuwise.dtypes import FORMAT_BYTES
 from gpuwise.errors import UnknownNameError
 from gpuwise.facts.hardware.accelerators import Accelerator

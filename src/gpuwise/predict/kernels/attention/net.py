@@ -19,12 +19,12 @@ devices.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuwise.dataclass import dataclass
 from gpuwise.predict.kernels.attention.features import FREE_FEATURES, AttentionWork
 from gpuwise.units import MICRO
 

@@ -17,13 +17,13 @@ with every dimension and shrinks with every rate: the laws hold.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuwise.dataclass import dataclass
 from gpuwise.errors import UnknownNameError
 from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.predict.kernels.attention import implementations as kernels

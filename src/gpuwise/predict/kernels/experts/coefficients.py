@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuwise.dataclass import dataclass
 from gpuwise.errors import UnknownNameError, UnsupportedFormatError
 from gpuwise.facts.hardware.accelerators import Accelerator, accelerators
 from gpuwise.predict.coefficients import load_arrays, load_json

@@ -9,12 +9,11 @@ per local expert, and the rows that permutation, activation and combination move
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import dataclass, fields
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuwise.dataclass import dataclass
 from gpuwise.predict.kernels.experts.loads import Loads
 from gpuwise.predict.kernels.gemm.physics import Device
 

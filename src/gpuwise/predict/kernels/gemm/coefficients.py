@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuwise.dataclass import dataclass
 from gpuwise.facts.hardware.accelerators import Accelerator, accelerators
 from gpuwise.predict.coefficients import load_arrays, load_json
 from gpuwise.predict.estimate import Basis

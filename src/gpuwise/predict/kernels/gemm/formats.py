@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 
-from gpuwise.dataclass import dataclass
 from gpuwise.errors import UnknownNameError, UnsupportedFormatError
 from gpuwise.facts.hardware.accelerators import Accelerator
 

@@ -19,13 +19,12 @@ and never rises when a device gains units (at the same rate per unit), bandwidth
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuwise.dataclass import dataclass
 from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.predict.kernels.gemm.formats import Format
 from gpuwise.units import MIB

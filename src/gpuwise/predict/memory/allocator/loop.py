@@ -13,12 +13,11 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuwise.dataclass import dataclass
 from gpuwise.predict.memory.allocator.pools import MASK, SHIFT, Pools
 from gpuwise.predict.memory.allocator.repeats import Repeat, codes_of, find_repeats
 

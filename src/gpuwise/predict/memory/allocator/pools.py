@@ -11,9 +11,9 @@ The fast loop of :mod:`gpuwise.predict.memory.allocator.simulation` works on the
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from dataclasses import dataclass
 from typing import NamedTuple
 
-from gpuwise.dataclass import dataclass
 from gpuwise.predict.memory.allocator.address_space import PITCH, SLOT_UNITS, UNIT, Space
 from gpuwise.predict.memory.allocator.settings import SMALL_SIZE, AllocatorSettings
 

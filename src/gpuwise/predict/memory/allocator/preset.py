@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from bisect import insort
+from dataclasses import dataclass
 
-from gpuwise.dataclass import dataclass
 from gpuwise.predict.memory.allocator.address_space import PITCH, SLOT, SLOT_UNITS, UNIT
 from gpuwise.predict.memory.allocator.pools import SHIFT, Pools
 from gpuwise.predict.memory.allocator.settings import SMALL_SIZE

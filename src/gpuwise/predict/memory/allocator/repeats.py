@@ -7,10 +7,10 @@ same address.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import NDArray
-
-from gpuwise.dataclass import dataclass
 
 I64 = NDArray[np.int64]
 SHORTEST = 64

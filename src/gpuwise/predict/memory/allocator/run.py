@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuwise.dataclass import dataclass
 from gpuwise.errors import InputError
 from gpuwise.predict.memory.allocator.address_space import PITCH, SLOT, UNIT
 from gpuwise.predict.memory.allocator.pools import Change, PoolKey

@@ -10,12 +10,11 @@ from __future__ import annotations
 import io
 import pickle
 from collections.abc import Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NoReturn, cast
 
-from gpuwise.dataclass import dataclass
 from gpuwise.errors import FieldError, InputError
 from gpuwise.files import read_bytes
 from gpuwise.predict.memory.allocator.settings import MIB, AllocatorSettings

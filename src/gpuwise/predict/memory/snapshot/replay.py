@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from dataclasses import field
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from gpuwise.dataclass import dataclass
 from gpuwise.errors import InputError
 from gpuwise.predict.memory.allocator.address_space import SLOT
 from gpuwise.predict.memory.allocator.preset import Preset, PresetSegment

@@ -15,12 +15,12 @@ to a picture and ``o`` are fitted on two thirds of the models of ML.ENERGY's lea
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuwise.dataclass import dataclass
 from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.facts.hardware.systems import System
 from gpuwise.predict.coefficients import load_json

@@ -9,10 +9,9 @@ channel of a layer, and they are 30 to 65 % of a step, so one factor does not fi
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from gpuwise.dataclass import dataclass
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.workload.row_codes import Kind, Phase
 from gpuwise.workload.step import OpTable, OpTableBuilder

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from gpuwise.dataclass import dataclass
 from gpuwise.train.profile.finding import OF_GAPS, Finding
 from gpuwise.train.profile.findings import data, heat, host, kernels, memory, parallel, precision, side_work
 from gpuwise.train.profile.profile_data import ProfileData

@@ -9,12 +9,12 @@ three of each head together.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
 
-from gpuwise.dataclass import dataclass
 from gpuwise.errors import InputError, LayoutError
 
 HINT = "--sharding zero3 divides any model"

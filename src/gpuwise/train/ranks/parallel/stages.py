@@ -11,13 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
 import torch
 from torch import nn
 
-from gpuwise.dataclass import dataclass
 from gpuwise.errors import InputError, LayoutError
 from gpuwise.train.levers.checkpointing import statistics_kept
 from gpuwise.train.levers.forward import replace_forward

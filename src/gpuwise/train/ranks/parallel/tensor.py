@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import inspect
 from collections.abc import Collection, Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -25,7 +26,6 @@ from torch.distributed.tensor.parallel import (
     parallelize_module,
 )
 
-from gpuwise.dataclass import dataclass
 from gpuwise.errors import InputError
 from gpuwise.train.levers.items import random_numbers_kept
 from gpuwise.train.levers.modules import each_tensor

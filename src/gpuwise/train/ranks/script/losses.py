@@ -12,13 +12,13 @@ import inspect
 import weakref
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch.nn import functional
 
-from gpuwise.dataclass import dataclass
 from gpuwise.train.ranks.script.batches import Batches
 from gpuwise.workload.capture.device.patching import Patches
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from gpuwise.dataclass import dataclass
+from dataclasses import dataclass
+
 from gpuwise.train.hook.journal import Journal
 from gpuwise.train.hook.launch import Outcome
 from gpuwise.units import format_bytes

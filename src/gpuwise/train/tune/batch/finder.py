@@ -10,8 +10,8 @@ workspace), the line is redrawn through the last points until the limit is betwe
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
-from gpuwise.dataclass import dataclass
 from gpuwise.errors import GpuwiseError, InputError
 
 KNEE = 0.95

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
-from gpuwise.dataclass import dataclass
 from gpuwise.errors import InputError
 from gpuwise.files import read_text
 from gpuwise.train.tune.batch.probe import Prober

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any, Self
 
-from gpuwise.dataclass import dataclass
 from gpuwise.errors import GpuwiseError
 from gpuwise.train.hook.launch import Outcome
 from gpuwise.train.hook.settings import Stop

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from gpuwise.dataclass import dataclass
 from gpuwise.errors import GpuwiseError
 from gpuwise.train.tune.batch.capacity import Capacity
 from gpuwise.train.tune.batch.finder import LARGEST, BatchSearch, find_batch

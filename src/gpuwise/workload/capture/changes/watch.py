@@ -15,7 +15,7 @@ import sys
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import field
+from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
 
@@ -23,7 +23,6 @@ import torch
 from torch import nn
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from gpuwise.dataclass import dataclass
 from gpuwise.workload.capture.places import is_library
 from gpuwise.workload.capture.repeats import blocks_by_path, lists_of
 from gpuwise.workload.changes.change import Site, Sites

@@ -9,13 +9,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
-
-from gpuwise.dataclass import dataclass
 
 UNKNOWN_SHARE = 0.5
 """Assumed share of true entries in an unknown mask."""

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import math
 import os
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 from torch._C import DispatchKey
 
-from gpuwise.dataclass import dataclass
 from gpuwise.workload.step import CUDNN_ATTENTION_ON
 
 if TYPE_CHECKING:

@@ -8,12 +8,11 @@ which the allocator simulator and the time model read like any other. Positions 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuwise.dataclass import dataclass
 from gpuwise.errors import InputError
 from gpuwise.workload.capture.captured import I64, Capture, Category, Signature, StepSpan
 

@@ -13,13 +13,12 @@ by size, padding that makes a size no whole number) raises, and the caller captu
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import cast
 
 import numpy as np
 
-from gpuwise.dataclass import dataclass
 from gpuwise.errors import UnpredictableError
 from gpuwise.workload.capture.captured import I64, Capture, Signature, TensorSpec
 
