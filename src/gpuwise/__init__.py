@@ -154,9 +154,9 @@ def _processor_here() -> Cpu:
 
 def _words(answer: object) -> str:
     from gpuwise.cli.answer import text
-    from gpuwise.report.answers.notebook import Shown, answer_of
+    from gpuwise.report.answers.notebook import Answered, answer_of
 
-    return text(answer_of(cast("Shown", answer)))
+    return text(answer_of(cast("Answered", answer)))
 
 
 def _plan(*values: Any, **options: Any) -> Asked:

@@ -93,7 +93,7 @@ def _fitting(d: At) -> list[Figure]:
     if d["longest_context_q8_cache"].number > d["longest_context"].number:
         more = ("with --cache-type-k/v q8_0 up to ", _tokens(d["longest_context_q8_cache"]))
     figures.append(Figure("context", longest, "", more))
-    for c in d["commands"] if d["commands"] else []:
+    for c in d["commands"]:
         if c["tokens_per_s"]:
             rate = c["tokens_per_s"]
             name = c["name"].text.partition(",")[0]
