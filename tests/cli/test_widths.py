@@ -71,6 +71,8 @@ CASES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("models", ("model", "parameters", "context")),
     ("models llama-3.1-8b --all", ("8,030,261,248", "arxiv")),
     ("cpus", ("vendor", "processors")),
+    ("explain", ("The chip", "gpuwise explain MFU")),
+    ("explain tdp", ("Design power", "near it")),
     ("cpus ryzen 7 5700g", ("name", "GB/s")),
     ("prices", (r"\$/h", "provider", "age")),
     ("prices h100", (r"\$/h", "hyperstack", "age")),

@@ -51,7 +51,11 @@ READ: dict[tuple[str, str], tuple[str, tuple[str, ...]]] = {
 """What is read: the end of its name, and a command line that reads FILE."""
 WRITTEN = {"--record", "--timeline", "--snapshot", "--trace", "--html", "--svg", "--out", "--grafana", "--fix-plan"}
 """Options whose path is written, where they are not read."""
-NOT_READ = {("ui", "--folder"): "a folder, of which the page lists the names", ("tune", "--config"): "is written"}
+NOT_READ = {
+    ("ui", "--folder"): "a folder, of which the page lists the names",
+    ("tune", "--config"): "is written",
+    ("bench", "--llama-bench"): "a program that is started",
+}
 PATIENCE_S = 120
 EMPTY = {("tune", "SCRIPT"), ("profile", "--script"), ("bench", "--import")}
 """Of these an empty one is as good as any: a script that does nothing, and no records."""

@@ -22,6 +22,7 @@ from gpuwise.plan.space.search import SearchResult
 from gpuwise.predict.estimate import Estimate
 from gpuwise.predict.step.training import IN_PRACTICE, TIME_PARTS, TrainingEstimate
 from gpuwise.workload.strategy import STACKS, Strategy
+from gpuwise.workload.transformer.parameters import count_parameters
 
 TODAY = datetime.date(2026, 11, 21)
 ARCH, NODE = find_model("llama-3.1-8b"), find_cluster("8xH100-SXM")
@@ -119,8 +120,12 @@ def test_nothing_fits_is_an_answer() -> None:
 def test_a_limit_without_work_is_refused() -> None:
     with pytest.raises(InputError, match="tokens"):
         make_plan(ARCH, NODE, Wishes(deadline_s=3600.0))
-    with pytest.raises(InputError, match="neither"):
-        make_plan(ARCH)
+
+
+def test_without_gpus_and_work_20_tokens_a_parameter_are_planned() -> None:
+    goal = make_plan(ARCH).goal
+    assert goal.wishes.tokens == 20 * count_parameters(ARCH).total
+    assert "20 for each parameter" in goal.assumed[0]
 
 
 def test_without_tokens_times_are_for_a_billion() -> None:

@@ -147,6 +147,20 @@ def _models() -> list[str]:
         "| `from` | `ollama`: what `ollama run` fetches by that name; `family`: one of several generations; `language`: the "
         "language model of a vision model. |",
         "",
+        "## words.toml",
+        "",
+        "The words of `gpuwise explain` and of the [glossary](../learn/glossary.md), a `[[term]]` each.",
+        "",
+        "| column | |",
+        "|---|---|",
+        "| `name` | The word; several with commas, an abbreviation in parentheses. |",
+        "| `aliases` | Other spellings that find it. |",
+        "| `group` | Its subject. |",
+        "| `says` | What it means; a figure stands where its name is in braces. |",
+        "| `figures` | Numbers: the `command` that gives one and its `path` in the JSON document; `show`, `unit` and `scale` "
+        "format it. |",
+        "| `see` | Where to read on, from the page of the glossary. |",
+        "",
     ]
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import gpuwise
 from gpuwise import errors
+from gpuwise.cli import called
 from gpuwise.plan.goal import Wishes
 from gpuwise.workload.strategy import OPTIONS, Strategy
 
@@ -21,8 +22,10 @@ def python_page() -> str:
     """Every name of ``gpuwise.__all__``, then the errors."""
     from tools.docs.reference import STAMP
 
-    functions = [n for n in gpuwise.__all__ if inspect.isfunction(getattr(gpuwise, n))]
-    classes = [n for n in gpuwise.__all__ if inspect.isclass(getattr(gpuwise, n))]
+    # a package with the name of a command is called as the command
+    named = {n: getattr(called if inspect.ismodule(getattr(gpuwise, n)) else gpuwise, n) for n in gpuwise.__all__}
+    functions = [n for n, value in named.items() if inspect.isfunction(value)]
+    classes = [n for n, value in named.items() if inspect.isclass(value)]
     lines = [
         STAMP,
         "",
@@ -34,10 +37,10 @@ def python_page() -> str:
     lines[-2] += "Values are SI: seconds, bytes, bytes/s, FLOP, watts, US dollars. Results are frozen dataclasses."
     lines += ["## Functions", ""]
     for name in functions:
-        lines += _function(name, getattr(gpuwise, name))
+        lines += _function(name, named[name])
     lines += ["## Values", ""]
     for name in classes:
-        lines += _class(name, getattr(gpuwise, name))
+        lines += _class(name, named[name])
     lines += ["## Errors", "", *_errors()]
     return "\n".join(lines).rstrip() + "\n"
 

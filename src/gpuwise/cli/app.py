@@ -276,6 +276,11 @@ def _parsing(error: CycloptsError, words: Sequence[str]) -> tuple[str, str]:
     if missing and missing[2] not in words:
         text = f"gpuwise {missing[1]} needs {missing[2]}"
         hint = f"gpuwise {missing[1]} --for infer (or train, finetune, learn)" if missing[2] == "--for" else hint
+    if missing and missing[2] == "--model" and chain[0] != "pick":  # its place is the first word
+        text, hint = (
+            f"gpuwise {missing[1]} needs a model",
+            f"for example gpuwise {' '.join([*chain, 'llama-3.1-8b', *words[len(chain) :]])}",
+        )
     if missing and missing[2] == "--on":
         hint = f"give the GPUs with --on: gpuwise {' '.join(chain)} --on {_cluster_in(words) or '8xH100-SXM'}"
     if "option: --model." in text and chain and chain[0] in WORD_MODEL:

@@ -274,7 +274,14 @@ def test_without_the_program_the_hint_says_how_to_get_it(
 def test_ctrl_c_ends_the_program_and_keeps_what_was_measured(pc: Path, model: Path, home: Path) -> None:
     environment = {**os.environ, "FAKE_HANGS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
     words = [sys.executable, "-m", "gpuwise", "bench", str(model), "--device", "cpu", "--json"]
-    ran = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment, text=True)
+    ran = subprocess.Popen(
+        words,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background processes ignore it
+    )
     assert ran.stderr is not None
     for line in ran.stderr:
         if "writes" in line:

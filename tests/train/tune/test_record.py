@@ -100,7 +100,7 @@ def test_a_tuning_keeps_what_it_promised_beside_what_came(home: Path) -> None:
 
 def test_validate_counts_own_runs(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert command(["validate", "--runs"]) == 1
-    assert "no prediction of a training was recorded" in capsys.readouterr().out
+    assert "No prediction of a training was recorded" in capsys.readouterr().out
     script = script_of(str(home / "secret-name.py"), ())
     for rate in (80.0, 100.0, 125.0):
         keep(script, CPU, None, [measured("run", rate, predicted_rate=100.0)])
@@ -109,7 +109,7 @@ def test_validate_counts_own_runs(home: Path, capsys: pytest.CaptureFixture[str]
     assert (told["kind"], told["n"], told["bias"]) == ("run", 3, 0.0)
     assert told["worst"] == pytest.approx(0.25) and told["median_error"] == pytest.approx(0.2)
     assert command(["validate", "--runs"]) == 0
-    assert "+0.0%" in capsys.readouterr().out
+    assert "+25.0 %" in capsys.readouterr().out
 
 
 def test_a_store_that_cannot_be_written_is_told(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
