@@ -263,7 +263,7 @@ class Engine:
             steps = steps_until(arrival_s - now, first, growth, steps)
         blocks = 0
         if steps > 1:
-            steps, blocks = self._steps_with_blocks(steps, n)
+            steps, blocks = steps_with_blocks(steps, n, self.limits.block_tokens, self.pool.free, self.phases, self.decoded)
         self.trace.stretch(now, steps, n, first, growth, 0, cached, self.pool.free, len(self.waiting))
         if self.stalls:
             self._note_stalls(n, first)
@@ -303,26 +303,6 @@ class Engine:
                 n_left -= tokens
         self.trace.stalled[-1] = n - n_left
         self.stalls.clear()
-
-    def _steps_with_blocks(self, steps: int, n: int) -> tuple[int, int]:
-        """The most of ``steps`` steps for whose tokens blocks are free, the first step's being taken; and the blocks of the
-        others."""
-        size, free, phases = self.limits.block_tokens, self.pool.free, self.phases
-        rounds, rest = divmod(steps - 1, size)
-        if (rounds + 1) * n > free:
-            most = free // n
-            if most < rounds:
-                rounds, rest = most, size
-        taken, done = rounds * n, 1 + rounds * size
-        at = -(self.decoded + 1) % size
-        for _ in range(rest):
-            more = phases[at]
-            if taken + more > free:
-                break
-            taken += more
-            done += 1
-            at = at - 1 if at else size - 1
-        return done, taken
 
     def _mixed_step(self, n: int, chunks: list[tuple[int, int]], ended: list[int]) -> None:
         """One step with prompts in it; those in ``ended`` have their next token at its end."""
@@ -480,6 +460,27 @@ class Engine:
             self.preempted_at[request] = self.now
         self.pool.release(request, tokens, self.limits.block_tokens)
         self.waiting.appendleft(request)
+
+
+def steps_with_blocks(steps: int, n: int, size: int, free: int, phases: Sequence[int], decoded: int) -> tuple[int, int]:
+    """The most of ``steps`` steps of ``n`` sequences for whose tokens ``free`` blocks of ``size`` tokens suffice, the first
+    step's being taken; and the blocks of the others. ``phases`` counts sequences by where they are in a block, ``decoded`` the
+    steps so far."""
+    rounds, rest = divmod(steps - 1, size)
+    if (rounds + 1) * n > free:
+        most = free // n
+        if most < rounds:
+            rounds, rest = most, size
+    taken, done = rounds * n, 1 + rounds * size
+    at = -(decoded + 1) % size
+    for _ in range(rest):
+        more = phases[at]
+        if taken + more > free:
+            break
+        taken += more
+        done += 1
+        at = at - 1 if at else size - 1
+    return done, taken
 
 
 def steps_until(seconds: float, first: float, growth: float, most: int) -> int:

@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 from heapq import heappop, heappush
 
-from gpuwise.serve.simulate.core import PROMPT, Engine, Row, steps_until
+from gpuwise.serve.simulate.core import PROMPT, Engine, Row, steps_until, steps_with_blocks
 
 
 def serve_unshared(engine: Engine, requests: Sequence[int], at_s: Sequence[float]) -> int:
@@ -122,21 +122,7 @@ def serve_unshared(engine: Engine, requests: Sequence[int], at_s: Sequence[float
                     if len(running) < seats and not waiting and arrival < math.inf:
                         steps = steps_until(arrival - now, seconds, growth, steps)
                     if steps > 1:
-                        # those for whose tokens blocks are free
-                        rounds, rest = divmod(steps - 1, size)
-                        if (rounds + 1) * n > free:
-                            most = free // n
-                            if most < rounds:
-                                rounds, rest = most, size
-                        blocks, steps = rounds * n, 1 + rounds * size
-                        at = -(decoded + 1) % size
-                        for _ in range(rest):
-                            more = phases[at]
-                            if blocks + more > free:
-                                break
-                            blocks += more
-                            steps += 1
-                            at = at - 1 if at else size - 1
+                        steps, blocks = steps_with_blocks(steps, n, size, free, phases, decoded)
                 rows.append((now, steps, n, seconds, growth, 0, cached, free, len(waiting), 0, n))
                 free -= blocks
                 taken += blocks
