@@ -26,7 +26,7 @@ from typing import Any
 
 from gpuwise.cli.called import ask
 from gpuwise.errors import FieldError, GpuwiseError
-from gpuwise.facts.words import Shown, at_path
+from gpuwise.facts.words import NumberFormat, at_path
 
 VERDICTS = ("right", "corrected", "depends")
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")
@@ -51,7 +51,7 @@ class Figure:
 
     def text(self, value: float) -> str:
         """``"8.37 ms"``."""
-        return Shown(self.show, self.unit, self.scale).text(value)
+        return NumberFormat(self.show, self.unit, self.scale).text(value)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ _EXPONENT = re.compile(r"e\+?(-?)0*(\d)")
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class NumberFormat:
     """How a number is written: Python's format, its unit, and the shown number over the SI value."""
 
     show: str
@@ -37,7 +37,7 @@ class Figure:
 
     command: str
     path: str
-    shown: Shown
+    written: NumberFormat
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class Term:
 
         def shown(match: re.Match[str]) -> str:
             figure = self.figures[match[1]]
-            return figure.shown.text(at_path(ask(figure.command), figure.path))
+            return figure.written.text(at_path(ask(figure.command), figure.path))
 
         return _PLACEHOLDER.sub(shown, self.says)
 
@@ -77,7 +77,8 @@ def terms() -> tuple[Term, ...]:
 
 def _term(entry: dict[str, Any]) -> Term:
     figures = {
-        f.pop("name"): Figure(f.pop("command"), f.pop("path"), Shown(**f)) for f in map(dict[str, Any], entry.pop("figures", ()))
+        f.pop("name"): Figure(f.pop("command"), f.pop("path"), NumberFormat(**f))
+        for f in map(dict[str, Any], entry.pop("figures", ()))
     }
     return Term(entry["name"], entry["group"], entry["says"], entry.get("see", ""), tuple(entry.get("aliases", ())), figures)
 

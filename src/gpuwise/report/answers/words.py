@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import Any
 
 from gpuwise.report.answers.answer import Answer, Command
@@ -9,7 +10,7 @@ from gpuwise.report.answers.answer import Answer, Command
 
 def word_answer(document: dict[str, Any]) -> Answer:
     """The word, what it means, the words of its subject, and a command that shows its numbers."""
-    following = Command("See its numbers", document["commands"][0].split()) if document["commands"] else None
+    following = Command("See its numbers", shlex.split(document["commands"][0])) if document["commands"] else None
     return Answer(
         "explain", f"{document['word']}: {document['text']}", lead=f"near it: {', '.join(document['related'])}", next=following
     )
