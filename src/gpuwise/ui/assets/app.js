@@ -358,18 +358,13 @@ function Page({ site }) {
   const name = asks.includes(at.ask) ? at.ask : asks[0];
   const question = site.questions.find((q) => q.name === name) || { name, title: "Your own code" };
   const start = begin(page, question, at.fields);
-  const go = (e, name, ask) => {
-    if (e.ctrlKey || e.metaKey || e.shiftKey) return;
-    e.preventDefault();
-    history.pushState(null, "", `/${name}${ask ? `?ask=${ask}` : ""}`);
-    setAt(here());
-  };
   const follow = (e, path) => {
     if (e.ctrlKey || e.metaKey || e.shiftKey) return;
     e.preventDefault();
     history.pushState(null, "", path);
     setAt(here());
   };
+  const go = (e, name, ask) => follow(e, `/${name}${ask ? `?ask=${ask}` : ""}`);
   const link = (fields, push) => {
     const query = asQuery({ ask: name !== asks[0] ? name : "", demo: at.demo, ...fields });
     history[push ? "pushState" : "replaceState"](null, "", `/${page.name}${query ? "?" + query : ""}`);
