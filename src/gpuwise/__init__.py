@@ -159,19 +159,12 @@ def _words(answer: object) -> str:
     return text(answer_of(cast("Answered", answer)))
 
 
-def _plan(*values: Any, **options: Any) -> Asked:
-    from gpuwise.cli.called import plan
+def _called(command: str, *values: Any, **options: Any) -> Asked:
+    from gpuwise.cli import called
 
-    return plan(*values, **options)
-
-
-def _pick(*values: Any, **options: Any) -> Asked:
-    from gpuwise.cli.called import pick
-
-    return pick(*values, **options)
+    return getattr(called, command)(*values, **options)
 
 
-call_with("gpuwise.plan", _plan)
-call_with("gpuwise.pick", _pick)
+call_with(_called)
 draw_with(_markup, _words)
 find_with(_gpus_here, _processor_here)

@@ -1,5 +1,5 @@
 """Packages with the name of a command: ``gpuwise.plan`` is a package and, called, the command. The commands are above the
-packages, so ``gpuwise`` registers them here on import."""
+packages, so ``gpuwise`` registers how to call them here on import."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-_commands: dict[str, Callable[..., Any]] = {}
+_call: list[Callable[..., Any]] = []
 
 
 class CallablePackage(ModuleType):
     """A package that answers as the command of its name."""
 
     def __call__(self, *values: Any, **options: Any) -> Any:
-        return _commands[self.__name__](*values, **options)
+        return _call[0](self.__name__.rpartition(".")[2], *values, **options)
 
 
-def call_with(package: str, command: Callable[..., Any]) -> None:
-    """Register the ``command`` that calling ``package`` asks."""
-    _commands[package] = command
+def call_with(call: Callable[..., Any]) -> None:
+    """Register ``call``, which asks the command of a name with these values and options."""
+    _call[:] = [call]

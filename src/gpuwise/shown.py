@@ -16,7 +16,7 @@ class Shown:
     def __repr__(self) -> str:
         return _draw[1](self)
 
-    def _repr_html_(self) -> str | None:
+    def _repr_html_(self) -> str:
         return _draw[0](self)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import time_machine
@@ -59,6 +60,19 @@ def test_a_list_is_a_document(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == ""
 
 
+def test_words_after_dashes_are_the_script_s_alone(tmp_path: Path) -> None:
+    script = tmp_path / "given.py"
+    script.write_text(
+        "import sys, torch\n"
+        "assert sys.argv[1:] == ['5'], sys.argv\n"
+        "m = torch.nn.Linear(64, 64).cuda()\n"
+        "o = torch.optim.SGD(m.parameters(), 0.1)\n"
+        "for _ in range(3):\n"
+        "    o.zero_grad(); m(torch.ones(8, 64).cuda()).sum().backward(); o.step()\n"
+    )
+    assert gpuwise.ask("fit", str(script), "--", 5, on="4090")["fits"]
+
+
 def test_packages_of_a_command_stay_packages() -> None:
     import gpuwise.pick.api
     import gpuwise.plan.api
@@ -75,6 +89,7 @@ def test_packages_of_a_command_stay_packages() -> None:
         (lambda: gpuwise.capacity("gpt2", ""), InputError, "--on"),
         (lambda: gpuwise.fit(3, "4090"), InputError, "model is 3"),  # pyright: ignore
         (lambda: gpuwise.ask("prices", "h100").answer, InputError, "document alone"),
+        (lambda: gpuwise.ask("--version"), InputError, "no document"),
     ],
 )
 def test_what_a_command_refuses_a_call_raises(call: Callable[[], Asked], kind: type[Exception], says: str) -> None:

@@ -156,10 +156,11 @@ def answered(words: Sequence[str]) -> int:
     empty = _empty_option(words)
     if empty is not None:
         raise InputError(f"{empty} is empty", hint="give it a value, or remove it")
-    if words and words[0] not in {name for name, *_ in COMMANDS}:
+    commands = [name for name, *_ in COMMANDS]
+    if words and words[0] not in commands:
         from gpuwise.cli import sentence
 
-        if sentence.is_sentence(words, [name for name, *_ in COMMANDS]):
+        if sentence.is_sentence(words, commands):
             return sentence.answer(words)
     try:
         result = build()(list(words), exit_on_error=False, print_error=False)

@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
+from gpuwise.errors import InputError
+
 if TYPE_CHECKING:
     from gpuwise.report.answers.answer import Answer
 
@@ -52,8 +54,11 @@ def answer_with(answer: Callable[[Sequence[str]], int]) -> None:
 
 def answer_of(words: Sequence[str]) -> tuple[int, Taken]:
     """The exit code and the answer of another command line. Raises GpuwiseError, and InputError where it is refused."""
+    end = words.index("--") if "--" in words else len(words)
     with taking() as taken, asking(words):
-        code = _answers[0]([*words, "--json"])
+        code = _answers[0]([*words[:end], "--json", *words[end:]])
+    if not taken:
+        raise InputError(f"gpuwise {words[0]} has no document", hint="ask for it on the command line")
     return code, taken[-1]
 
 

@@ -15,7 +15,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, cast
 
 from gpuwise.errors import InputError
-from gpuwise.shown import Shown
 
 if TYPE_CHECKING:
     from gpuwise.report.answers.answer import Answer
@@ -25,7 +24,7 @@ Word = str | int | float | bool | None
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Asked(Shown):
+class Asked:
     """The answer of a command.
 
     ``document`` is what ``--json`` prints, and ``asked["key"]`` one part of it. ``code`` is the exit code: 0 yes, 1 no. Printed,
@@ -54,7 +53,9 @@ class Asked(Shown):
             return text(self.answer)
 
     def _repr_html_(self) -> str | None:
-        return None if self._answer is None else Shown._repr_html_(self)
+        from gpuwise.report.answers.notebook import answer_markup
+
+        return None if self._answer is None else answer_markup(self.answer)
 
     def __getitem__(self, key: str) -> Any:
         return self.document[key]
@@ -64,11 +65,14 @@ class Asked(Shown):
 
 
 def ask(command: str, *values: object, **options: Word | list[Any] | tuple[Any, ...]) -> Asked:
-    """The answer of ``gpuwise COMMAND VALUES --OPTIONS``. Raises InputError for what the command refuses."""
+    """The answer of ``gpuwise COMMAND VALUES --OPTIONS``; values after ``--`` are a script's own. Raises InputError for what the
+    command refuses."""
     import_module("gpuwise.cli.app")  # it registers itself
     from gpuwise.cli.asked import answer_of
 
-    words = [*command.split(), *map(str, values), *_options(options)]
+    given = [str(value) for value in values]
+    end = given.index("--") if "--" in given else len(given)
+    words = [*command.split(), *given[:end], *_options(options), *given[end:]]
     code, (document, answer) = answer_of(words)
     return Asked(tuple(words), code, json.loads(json.dumps(document, allow_nan=False)), answer)
 

@@ -65,10 +65,10 @@ class Offer:
 
 
 def is_sentence(words: Sequence[str], commands: Sequence[str]) -> bool:
-    """Whether a command line is a question: several words, no options, and no command or one that is mistyped."""
+    """Whether words that begin with no command are a question: several, without options, and not a mistyped command."""
     if any(word.startswith("-") for word in words) or len(" ".join(words).split()) < 3:
         return False
-    return words[0] not in commands and not nearest_names(words[0], commands, cutoff=0.7)
+    return not nearest_names(words[0], commands, cutoff=0.7)
 
 
 def answer(words: Sequence[str]) -> int:

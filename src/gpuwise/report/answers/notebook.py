@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol, cast, runtime_checkable
+from typing import Any, cast
 
 from gpuwise.lab.documents import occupancy_document
 from gpuwise.lab.residency import Occupancy
@@ -24,23 +24,22 @@ _OWN = """
 &{background:var(--paper);color:var(--ink);padding:1rem;font:1rem/1.5 system-ui,sans-serif}&>style+h2{margin-top:0}
 """
 """Paper and ink are both of the answer: a notebook's theme follows no media query."""
-
-
-@runtime_checkable
-class Asked(Protocol):
-    """The answer of a command that was called as a function."""
-
-    @property
-    def answer(self) -> Answer: ...
-
-
-Answered = Plan[Any] | Fit[Any] | TrainingEstimate | Capacity | Asked
+Answered = Plan[Any] | Fit[Any] | TrainingEstimate | Capacity
 Shown = Answered | Occupancy | Simulation
 
 
 def markup(value: Shown) -> str:
     """``value`` as HTML that leaves the rest of the notebook alone (CSS nesting, as browsers have it since 2023)."""
-    shown = inert("".join(_body(value)))
+    return _framed(_body(value))
+
+
+def answer_markup(answer: Answer) -> str:
+    """``answer`` as :func:`markup` writes it."""
+    return _framed([body(answer)])
+
+
+def _framed(parts: list[str]) -> str:
+    shown = inert("".join(parts))
     return f'<div class="gpuwise"><style>.gpuwise{{{style().replace(":root", "&")}{_OWN}}}</style>{shown}</div>'
 
 
@@ -54,8 +53,6 @@ def _body(value: Shown) -> list[str]:
 
 def answer_of(value: Answered) -> Answer:
     """What the command shows of ``value``."""
-    if isinstance(value, Asked):
-        return value.answer
     if isinstance(value, Capacity):
         return serving.capacity_answer(capacity_document(value))
     if isinstance(value, TrainingEstimate):
