@@ -125,13 +125,9 @@ def local_answer(document: Mapping[str, Any]) -> Answer:
         "yes" if rows else "no",
         f"torch {machine['torch'].text}{driver}",
         parts=[
-            *(
-                [Section("quantities", TITLES["quantities"], [Table(TITLES["quantities"], columns, summary)], True)]
-                if rows
-                else []
-            ),
-            *([Section("cases", TITLES["cases"], [Table(TITLES["cases"], cases, rows)], first=True)] if rows else []),
-            *([Section("left-out", TITLES["left-out"], [Notes(missing)], first=True)] if missing else []),
+            *(_part("quantities", Table(TITLES["quantities"], columns, summary)) if rows else ()),
+            *(_part("cases", Table(TITLES["cases"], cases, rows)) if rows else ()),
+            *(_part("left-out", Notes(missing)) if missing else ()),
             *_trainings(d["runs"]),
         ],
         next=Command("Your own trainings", ["gpuwise", "validate", "--runs"]),
