@@ -29,7 +29,7 @@ KERNEL = "def double(x):\n    i = cuda.grid(1)\n    x[i] = x[i] * 2.0\n"
 )
 def test_an_answer_shows_itself(answer: object) -> None:
     made = answer()._repr_html_()  # type: ignore[operator]
-    assert made.startswith('<div class="gpuwise"><style>.gpuwise{') and ":root" not in made
+    assert made.startswith('<div class="gpuwise"><style>.gpuwise') and ":root" not in made
     reader = read(made)
     assert reader.active == ["style"] and "<script" not in made
     assert len(reader.numbers) > 5

@@ -65,7 +65,8 @@ def printing_console(**options: Any) -> Console:
     from gpuwise.cli.streams import trimmed
 
     options["file"] = trimmed(options.get("file") or sys.stdout)
-    return PrintableConsole(highlight=False, emoji=False, markup=False, **options)
+    # in a notebook rich would show it in the cell, past `file`
+    return PrintableConsole(highlight=False, emoji=False, markup=False, force_jupyter=False, **options)
 
 
 def table_of(

@@ -132,7 +132,7 @@ def _ranking(d: At, rows: list[At | str], name: str) -> Table:
                     Cell(f"{o['count'].text}x {_name(o)}"),
                     Cell(o["way"].text),
                     Cell(_price(o)),
-                    Cell(Number(rate, format_number) if serving else rate, span(rate, format_number if serving else None)),
+                    Cell(Number(rate, format_number) if serving else rate),
                     Cell(span(rate, format_number if serving else None)),
                     Cell(o["outlay_usd"]),
                     Cell(o["cost_usd"], span(o["cost_usd"])),

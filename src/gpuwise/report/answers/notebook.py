@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, cast
 
 from gpuwise.lab.documents import occupancy_document
@@ -20,27 +21,34 @@ from gpuwise.report.answers.written import body
 from gpuwise.serve.capacity.answer import Capacity
 from gpuwise.serve.capacity.document import capacity_document
 
+_HOST_IS_DARK = ":is([data-jp-theme-light=false],.vscode-dark,html[theme=dark])"
+"""The dark themes of JupyterLab and nbconvert, VS Code and Colab."""
+_RESET = "& :where(:not(svg,svg *)){all:revert;box-sizing:border-box;animation:none}"
+"""A notebook has its own rules for tables, lists and code."""
 _OWN = """
-&{background:var(--paper);color:var(--ink);padding:1rem;font:1rem/1.5 system-ui,sans-serif}&>style+h2{margin-top:0}
+&{color-scheme:light;background:var(--paper);color:var(--ink);padding:1rem;font:1rem/1.5 system-ui,sans-serif;max-width:64rem}
+&>style+h2{margin-top:0}summary{cursor:pointer;padding:.3rem 0;color:var(--link)}code,pre{font-family:ui-monospace,monospace}
 """
-"""Paper and ink are both of the answer: a notebook's theme follows no media query."""
+_WEIGHT = ".gpuwise" * 4
+"""A selector that outweighs those of a notebook."""
 Answered = Plan[Any] | Fit[Any] | TrainingEstimate | Capacity
 Shown = Answered | Occupancy | Simulation
 
 
 def markup(value: Shown) -> str:
-    """``value`` as HTML that leaves the rest of the notebook alone (CSS nesting, as browsers have it since 2023)."""
+    """``value`` as HTML that does not change the rest of the notebook, nor is changed by it (nested CSS: browsers since 2023)."""
     return _framed(_body(value))
 
 
 def answer_markup(answer: Answer) -> str:
     """``answer`` as :func:`markup` writes it."""
-    return _framed([body(answer)])
+    return _framed([body(answer, folded=True)])
 
 
 def _framed(parts: list[str]) -> str:
     shown = inert("".join(parts))
-    return f'<div class="gpuwise"><style>.gpuwise{{{style().replace(":root", "&")}{_OWN}}}</style>{shown}</div>'
+    look = re.sub(r"@media[^{]*\(prefers-color-scheme:dark\)", f"{_HOST_IS_DARK} &", style()).replace(":root", "&")
+    return f'<div class="gpuwise"><style>{_WEIGHT}{{{_RESET}{look}{_OWN}}}</style>{shown}</div>'
 
 
 def _body(value: Shown) -> list[str]:
@@ -48,7 +56,7 @@ def _body(value: Shown) -> list[str]:
         return lab.occupancy(occupancy_document(value, "Any GPU", chart=True))
     if isinstance(value, Simulation):
         return lab.simulation(value.to_document())
-    return [body(answer_of(value))]
+    return [body(answer_of(value), folded=True)]
 
 
 def answer_of(value: Answered) -> Answer:

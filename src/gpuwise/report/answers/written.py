@@ -32,15 +32,24 @@ from gpuwise.text import capital, escape
 Drawn = Stack | Chart | Area | Points | Picture
 
 
-def body(answer: Answer, asked: Sequence[str] = ()) -> str:
-    """The whole answer; ``asked`` are the words of the command line that asked."""
+def body(answer: Answer, asked: Sequence[str] = (), *, folded: bool = False) -> str:
+    """The whole answer; ``asked`` are the words of the command line that asked. ``folded``: what a terminal's first screen leaves
+    out opens on a click."""
     ids = count()
     made = [head(answer), *_parts(answer.parts[:1], asked, ids)]
     made += [_command(answer.next, asked)] if answer.next is not None else []
-    made += _parts(answer.parts[1:], asked, ids)
+    if folded:
+        made += [_folded(p.title, "".join(_parts([p], asked, ids))) for p in answer.parts[1:]]
+    else:
+        made += _parts(answer.parts[1:], asked, ids)
     for title, sentences in (("Warnings", answer.warnings), ("Assumed", answer.assumed)):
-        made += [heading(title), _notes(sentences)] if sentences else []
+        if sentences:
+            made += [_folded(title, _notes(sentences)) if folded and title == "Assumed" else heading(title) + _notes(sentences)]
     return "".join(made)
+
+
+def _folded(title: str, inside: str) -> str:
+    return f"<details><summary>{escape(title)}</summary>{inside}</details>\n"
 
 
 def page_of(answer: Answer, title: str, lead: str, asked: Sequence[str] = ()) -> str:
