@@ -31,11 +31,10 @@ from gpuwise.cli.app import build, every_command, run
 
 STAMP = "<!-- Written by `python -m tools.docs.reference docs/reference`. Do not edit. -->"
 EXAMPLES = Path(__file__).parents[2] / "examples"
-WIDTH = 110
+WIDTH = 80
 """Columns of the examples' output."""
 AS_OF = datetime.datetime(2026, 11, 27, 12, tzinfo=datetime.UTC)
 """The day of the examples' answers."""
-_SEARCH_TIME = re.compile(r"(?<= evaluated in )[\d.]+ m?s\b")
 _EXAMPLE = re.compile(
     r"(?P<head>```console\n\$ (?P<shown>gpuwise [^\n]+)\n"
     r"|<!-- output: (?P<said>gpuwise [^\n]+?) -->\n```text\n)"
@@ -146,15 +145,9 @@ def refresh_page(text: str) -> str:
         keep = refused or (code == 2 and not match["body"].startswith("error:") and match["body"].strip() != "")
         if keep:
             sys.stderr.write(f"{command}\n{output}")
-        keep = keep or without_search_time(output) == without_search_time(match["body"])
         return match["head"] + (match["body"] if keep else output) + match["tail"]
 
     return _EXAMPLE.sub(again, text)
-
-
-def without_search_time(output: str) -> str:
-    """``output`` without the one thing that each run and machine tells otherwise."""
-    return " ".join(_SEARCH_TIME.sub("", output).split())
 
 
 def outcome(command: str) -> tuple[int, str]:
