@@ -1,8 +1,9 @@
-"""A question in a sentence offers commands that are right and that parse."""
+"""A question in a sentence is answered by the command for it; the commands that it names parse."""
 
 from __future__ import annotations
 
 import shlex
+from pathlib import Path
 
 import pytest
 
@@ -14,9 +15,9 @@ ASKED = {
     "what does it cost to serve 200 people": "gpuwise cost serve llama-3.1-8b --on H100-SXM --users 200",
     "why is my training slow": "gpuwise profile train.py",
     "is my machine ready": "gpuwise doctor",
-    "which GPU under $1,000": "gpuwise pick --for learn --budget 1000",
-    "which gpu should I buy to fine-tune qwen2.5-7b for $1.5k": "gpuwise pick --for finetune --model qwen2.5-7b --budget 1500",
-    "best gpu for running llms locally under 800": "gpuwise pick --for infer --model llama-3.1-8b --budget 800",
+    "which GPU under $1,000": "gpuwise pick --for infer --model llama-3.1-8b --budget 1000 --own",
+    "which gpu to fine-tune qwen2.5-7b for $1.5k": "gpuwise pick --for finetune --model qwen2.5-7b --budget 1500 --own",
+    "best gpu for running llms locally under 800": "gpuwise pick --for infer --model llama-3.1-8b --budget 800 --own",
     "can I run qwen3 30b a3b on a 3060": "gpuwise fit qwen3-30b-a3b --on 3060 --for run",
     "does llama 3.3 70b fit on 2x4090": "gpuwise fit llama-3.3-70b --on 2x4090 --for run",
     "how long does it take to train gpt2 on 10B tokens": "gpuwise plan gpt2 --tokens 10B",
@@ -30,14 +31,33 @@ ASKED = {
 
 
 @pytest.mark.parametrize("sentence", ASKED)
-def test_the_first_offer_is_the_command_for_it(sentence: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_first_offer_is_the_command_for_it(sentence: str) -> None:
     found = offers(sentence)
     assert found[0].line == ASKED[sentence]
-    for words in (sentence.split(), [sentence]):
-        assert run(words) == 0
-        assert f"\n  {ASKED[sentence]}\n" in capsys.readouterr().out
     for offer in found:
         build().parse_args(shlex.split(offer.line)[1:], exit_on_error=False, print_error=False)
+
+
+@pytest.mark.parametrize(
+    "sentence", ["can I fine-tune an 8B on my 4090", "rtx 4090 vs rtx 3090", "what is MFU?", "which models run on my 4060 ti"]
+)
+def test_a_sentence_is_answered_as_its_command_is(sentence: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code = run(shlex.split(ASKED[sentence])[1:])
+    command = capsys.readouterr().out
+    for words in (sentence.split(), [sentence]):
+        assert run(words) == code
+        assert capsys.readouterr().out.startswith(f"{command}\nAsked:  {ASKED[sentence]}\n")
+
+
+def test_a_command_that_runs_a_script_is_offered_with_the_script_of_the_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "data.py").write_text("rows = 3\n")
+    (tmp_path / "learn.py").write_text("loss.backward()\n")
+    monkeypatch.chdir(tmp_path)
+    assert run(["why", "is", "my", "training", "slow"]) == 0
+    shown = capsys.readouterr().out
+    assert "  gpuwise profile learn.py\n" in shown and "Asked:" not in shown
 
 
 def test_numbers_of_a_sentence_are_what_they_count() -> None:

@@ -161,7 +161,7 @@ def answered(words: Sequence[str]) -> int:
         from gpuwise.cli import sentence
 
         if sentence.is_sentence(words, commands):
-            return sentence.answer(words)
+            return sentence.answer(words, answered)
     try:
         result = build()(list(words), exit_on_error=False, print_error=False)
     except CycloptsError as error:

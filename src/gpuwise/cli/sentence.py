@@ -1,4 +1,4 @@
-"""A question in a sentence: ``gpuwise "can I fine-tune an 8B on my 4090"`` offers the commands that answer it."""
+"""A question in a sentence: ``gpuwise "can I fine-tune an 8B on my 4090"`` is answered by the command for it."""
 
 from __future__ import annotations
 
@@ -8,9 +8,14 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 
+from gpuwise.cli.asked import asking
 from gpuwise.errors import AmbiguousNameError, InputError, nearest_names
+from gpuwise.files import read_text
 
+RUNS = ("profile", "tune", "memory")
+"""Commands that run a script or read a recording."""
 BY_SIZE = (
     (2, "llama-3.2-1b"),
     (5, "llama-3.2-3b"),
@@ -63,6 +68,11 @@ class Offer:
     def line(self) -> str:
         return "gpuwise " + shlex.join(self.words)
 
+    @property
+    def answers(self) -> bool:
+        """Whether it answers at once: it runs no script and measures nothing."""
+        return self.words[0] not in RUNS
+
 
 def is_sentence(words: Sequence[str], commands: Sequence[str]) -> bool:
     """Whether words that begin with no command are a question: several, without options, and not a mistyped command."""
@@ -71,8 +81,9 @@ def is_sentence(words: Sequence[str], commands: Sequence[str]) -> bool:
     return not nearest_names(words[0], commands, cutoff=0.7)
 
 
-def answer(words: Sequence[str]) -> int:
-    """Print the commands that answer a sentence. Raises InputError where none is known."""
+def answer(words: Sequence[str], ask: Callable[[Sequence[str]], int]) -> int:
+    """Answer a sentence by the likeliest command, which ``ask`` answers, and print the commands for it; its exit code. A command
+    that runs a script, or for which a name is missing, is printed alone. Raises InputError where no command is known."""
     sentence = " ".join(words)
     found = offers(sentence)
     if not found:
@@ -80,9 +91,20 @@ def answer(words: Sequence[str]) -> int:
             f"no command for {sentence!r}",
             hint="name what you want: run, fine-tune, train, serve, buy or rent; or see gpuwise --help",
         )
+    first = found[0]
+    if not first.answers:
+        _print(found)
+        return 0
+    with asking(first.words):
+        code = ask(first.words)
+    sys.stdout.write(f"\nAsked:  {first.line}\n")
+    _print(found[1:])
+    return code
+
+
+def _print(found: Sequence[Offer]) -> None:
     for offer in found:
         sys.stdout.write(f"{offer.question}\n  {offer.line}\n")
-    return 0
 
 
 def offers(sentence: str) -> list[Offer]:
@@ -168,10 +190,17 @@ def _pick(h: Heard) -> Iterator[Offer]:
         "infer": r"\brun\b|infer|chat|serve|ollama|local|llm",
         "learn": r"learn|course|student|class",
     }
-    purpose = next((name for name, words in purposes.items() if re.search(words, h.text)), "infer" if h.model else "learn")
+    purpose = next((name for name, words in purposes.items() if re.search(words, h.text)), "infer")
     model = () if purpose == "learn" else ("--model", h.model_or_example)
     tokens = ("--tokens", h.tokens or "1B") if purpose == "train" else ()
-    yield Offer(f"Which GPU should I get to {purpose}?", ("pick", "--for", purpose, *model, *tokens, *budget))
+    how = (
+        ("--rent",)
+        if re.search(r"\brent|cloud", h.text)
+        else ("--own",)
+        if re.search(r"\bbuy|\bown|card", h.text) or budget
+        else ()
+    )
+    yield Offer(f"Which GPU should I get to {purpose}?", ("pick", "--for", purpose, *model, *tokens, *budget, *how))
 
 
 def _serve(h: Heard) -> Iterator[Offer]:
@@ -208,6 +237,23 @@ def _explain(h: Heard) -> Iterator[Offer]:
             yield Offer("What does the word mean?", ("explain", find_term(name).names[0]))
 
 
+def _script(question: str, command: str) -> Callable[[Heard], Iterator[Offer]]:
+    """Of the training script in this folder; ``train.py`` where there is none."""
+
+    def make(_: Heard) -> Iterator[Offer]:
+        yield Offer(question, (command, next(_scripts(), "train.py")))
+
+    return make
+
+
+def _scripts() -> Iterator[str]:
+    """Python files of this folder that train: they call ``backward`` or make a Trainer."""
+    for file in sorted(Path().glob("*.py")):
+        with suppress(InputError):
+            if re.search(r"\.backward\(|\bTrainer\(", read_text(file)):
+                yield file.name
+
+
 def _command(question: str, *words: str) -> Callable[[Heard], Iterator[Offer]]:
     return lambda h: iter([Offer(question, words)])
 
@@ -216,8 +262,9 @@ RULES: tuple[tuple[str, Callable[[Heard], Iterator[Offer]]], ...] = (
     (r"what|explain|meaning", _explain),
     (r"(?:what|which) (?:\w+ )?models?", lambda h: iter([Offer("Which models run on it?", ("models", "--on", h.on))])),
     (r"\bout of memory|\boom\b", _command("What filled the GPU's memory?", "memory", "--help")),
-    (r"slow|bottleneck|\bidle|utili[sz]ation|speed up", _command("Where does my step's time go?", "profile", "train.py")),
-    (r"slow|faster|speed up", _command("What makes my script faster?", "tune", "train.py")),
+    (r"slow|bottleneck|\bidle|utili[sz]ation|speed up", _script("Where does my step's time go?", "profile")),
+    (r"slow|faster|speed up", _script("What makes my script faster?", "tune")),
+    (r"slow|bottleneck|\bidle|utili[sz]ation", _command("What are the GPUs doing now?", "top")),
     (
         r"ready|set.?up|install|driver|cuda (?:error|not|is)|not (?:found|detected|recogni)|no gpu",
         _command("Is this machine ready?", "doctor"),

@@ -58,7 +58,7 @@ def fit_answer(document: Mapping[str, Any]) -> Answer:
     ways = _ways(d)
     return Answer(
         "fit",
-        f"{d['model']['name'].text} {verb} on {d['cluster']['label'].text} to train {trains}{odds}",
+        f"{d['model']['name'].text} {verb} on {d['cluster']['label'].text} to train {trains}{odds}{_unless(d)}",
         state,
         (d["model"]["parameters"], " parameters; ", layout_words(d["strategy"]), "; ", d["seq_len"], " tokens a sequence"),
         _fitting(d) if fits else _missing(d),
@@ -72,6 +72,19 @@ def fit_answer(document: Mapping[str, Any]) -> Answer:
         _next(d),
         assumed=[str(s.value) for s in d["assumed"]],
     )
+
+
+def _unless(d: At) -> str:
+    """What makes it fit on the same GPUs and still trains the same weights."""
+    way = None if d["fits"].value else _same_training(d)
+    return "" if way is None else f", but does with {_short(way['name'].text)}"
+
+
+def _same_training(d: At) -> At | None:
+    """The first change that surely makes it fit and still trains the same weights."""
+    adapts, least = bool(d["strategy"]["lora_rank"].value), 1 - d["risk"].number
+    alike = (r for r in d["combinations"] if bool(r["strategy"]["lora_rank"].value) == adapts)
+    return next((r for r in alike if r["fit_probability"].number >= least), None)
 
 
 def held(place: At, limit: float) -> At:
@@ -261,10 +274,11 @@ PLAN_TOO = "How long and how much"
 
 
 def _next(d: At) -> Command | None:
-    """The first way that options give; of what fits, its plan."""
+    """The first way that options give, at best one that trains the same weights; of what fits, its plan."""
     if d["fits"].value:
         return Command(PLAN_TOO, command="plan", drops=("for",))
-    for r in d["combinations"]:
+    same = _same_training(d)
+    for r in (*([] if same is None else [same]), *d["combinations"]):
         sets = differences(d["strategy"], r["strategy"])
         if sets:
             return Command(f"Take {_short(r['name'].text)}", sets=sets)
