@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tools.docs import accuracy, gallery
+from tools.docs import accuracy, diagrams, gallery
 from tools.docs.glossary import page
 
 from gpuwise.facts.words import terms
@@ -38,6 +38,14 @@ def test_the_first_page_has_the_newest_accuracy() -> None:
 def test_pictures_are_todays(picture: gallery.Picture) -> None:
     kept = DOCS / "learn" / "pictures" / picture.file
     assert kept.read_text(encoding="utf-8") == picture.svg(), "run `python -m tools.docs.gallery docs/learn/gallery.md`"
+
+
+@pytest.mark.parametrize("name", diagrams.DRAWINGS)
+def test_diagrams_are_todays(name: str) -> None:
+    drawn = diagrams.DRAWINGS[name]()
+    kept = (DOCS / "learn" / "pictures" / f"{name}.svg").read_text(encoding="utf-8")
+    assert kept == drawn, "run `python -m tools.docs.diagrams docs/learn/pictures`"
+    assert "prefers-reduced-motion" in drawn and "aria-label" in drawn
 
 
 def test_the_gallery_names_its_pictures_and_commands() -> None:

@@ -68,7 +68,7 @@ def test_commands_run(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         code = run(shlex.split(command)[1:])
     assert code == 0 or (code == 1 and "--for" in command and not err.getvalue()), err.getvalue()
-    assert out.getvalue().strip()
+    assert out.getvalue().strip() or "print(" not in code
 
 
 @pytest.mark.thorough
@@ -96,13 +96,13 @@ def test_refreshing_keeps_everything_but_the_output() -> None:
     assert reference.refresh_page(shown) == shown
 
 
-@pytest.mark.parametrize(("page", "code"), [b for b in _blocks("python") if b[0].parent.name == "guides"])
+@pytest.mark.parametrize(("page", "code"), [b for b in _blocks("python") if b[0].parent.name in ("guides", "learn")])
 def test_python_examples_run(page: Path, code: str) -> None:
     if any(word in code for word in ("import torch", "make_step", "choose_workers")):
         pytest.importorskip("torch")
     with contextlib.redirect_stdout(io.StringIO()) as out:
         exec(compile(code, str(page), "exec"), {})
-    assert out.getvalue().strip()
+    assert out.getvalue().strip() or "print(" not in code
 
 
 # --- the README ---
