@@ -29,6 +29,9 @@ BY_HAND = {
     "serving": 32 * 8192 * 131_072 / 2**30,
     "power-and-cooling": 5.6 * 0.85 * 1.55 * 1.25 * 168,
     "your-own-machine": (8.03e9 * 4.85 / 8 + 32_768 * 131_072) / 2**30 + 0.3,
+    "other-chips": 84.8 / (3.21 * 4.85 / 8),
+    "smaller-models": 16 / 4.85,
+    "which-model": 20 * 2**30 * 8 / 4.85 / 1e9,
 }
 """What a reader gets who follows the hints."""
 
@@ -44,7 +47,7 @@ def test_who_follows_the_hints_is_right(one: Exercise) -> None:
 
 def test_there_is_one_for_each_lesson() -> None:
     lessons = sorted(p.stem for p in LESSONS.glob("[01][0-9]-*.md"))
-    assert lessons == [f"{e.number:02d}-{e.lesson}" for e in EXERCISES] and len(lessons) == 13
+    assert lessons == [f"{e.number:02d}-{e.lesson}" for e in EXERCISES] and len(lessons) == 16
     for one in EXERCISES:
         text = (LESSONS / f"{one.number:02d}-{one.lesson}.md").read_text()
         assert text.startswith(f"# {one.number}. ") and f"gpuwise lab exercise {one.number}`" in text
@@ -69,6 +72,8 @@ def test_there_is_one_for_each_lesson() -> None:
         (10, "220 days", True),
         (12, "1.58 MWh", True),
         (12, "5.7 GJ", True),
+        (16, "35B", True),
+        (16, "35,000 million", True),
     ],
 )
 def test_an_answer_in_another_unit_is_converted(number: int, text: str, right: bool) -> None:
@@ -128,7 +133,7 @@ def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert code == 1 and "too low, by little" in out
 
 
-@pytest.mark.parametrize("words", [["14"], ["0"], ["11", "-3"], ["11", "nan"], ["11", "--hint", "9"], ["11", "many"]])
+@pytest.mark.parametrize("words", [["17"], ["0"], ["11", "-3"], ["11", "nan"], ["11", "--hint", "9"], ["11", "many"]])
 def test_what_is_refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["lab", "exercise", *words]) == 2
     assert "\nhint: " in capsys.readouterr().err

@@ -44,6 +44,7 @@ UNITS: Mapping[str, Mapping[str, float]] = {
         "billion": 1e3,
     },
     "workers": {"workers": 1.0, "worker": 1.0},
+    "billion parameters": {"billion parameters": 1.0, "billion": 1.0, "B": 1.0, "parameters": 1e-9, "million": 1e-3, "M": 1e-3},
 }
 """Other accepted units by requested unit, with their size in it."""
 SLIPS: Mapping[str, Sequence[tuple[float, str]]] = {

@@ -30,6 +30,7 @@ SESSION_H = 12.0
 WEEK_H = 168.0
 USERS, CONTEXT = 32, 8192
 LONG_TALK = 32768
+ROOM_GIB = 3.0
 KWH_USD = 0.15
 DECODES_PER_S = 120.0
 """Images that one worker of the exercise decodes in a second: given to the reader."""
@@ -365,6 +366,52 @@ def _own_machine() -> Solution:
     )
 
 
+def _other_chips() -> Solution:
+    from gpuwise.facts.hardware.naming import find_cluster
+    from gpuwise.facts.models.catalogue import find_model
+    from gpuwise.plan.one_model import decode
+
+    phone = find_cluster("adreno-830")
+    weights = decode(find_model("llama-3.2-3b"), "Q4_K_M", [phone]).weight_bytes
+    bandwidth = phone.accelerator.memory_bandwidth_bytes_per_s
+    return Solution(
+        bandwidth / weights,
+        (f"weights: {weights / 1e9:.2f} GB, read once for each token", f"the phone's memory reads {bandwidth / 1e9:.1f} GB/s"),
+        "gpuwise op decode llama-3.2-3b --on adreno-830",
+    )
+
+
+def _smaller_models() -> Solution:
+    from gpuwise.facts.hardware.naming import find_cluster
+    from gpuwise.facts.models.catalogue import find_model
+    from gpuwise.plan.one_model import decode
+
+    arch, card = find_model("llama-3.1-8b"), find_cluster("4090")
+    wide, narrow = (decode(arch, weights, [card]).weight_bytes for weights in ("bf16", "Q4_K_M"))
+    return Solution(
+        wide / narrow,
+        (f"bf16: 16 bits a weight, {wide / 1e9:.1f} GB", f"Q4_K_M: 4.85 bits a weight with its scales, {narrow / 1e9:.2f} GB"),
+        "gpuwise op decode llama-3.1-8b --on 4090 --weights Q4_K_M",
+    )
+
+
+def _which_model() -> Solution:
+    from gpuwise.facts.hardware.naming import find_cluster
+    from gpuwise.facts.models.catalogue import find_model
+    from gpuwise.plan.one_model import decode
+    from gpuwise.serve.local_machine import machine_of
+    from gpuwise.workload.transformer.parameters import count_parameters
+
+    arch, card = find_model("llama-3.1-8b"), find_cluster("4090")
+    each = decode(arch, "Q4_K_M", [card]).weight_bytes / count_parameters(arch).total
+    room = machine_of(card).most_bytes - ROOM_GIB * GIB
+    return Solution(
+        room / each / 1e9,
+        (f"room for weights: {room / GIB:.1f} GiB", f"a weight takes {8 * each:.2f} bits, {each:.3f} bytes"),
+        "gpuwise models --on 4090 --whole",
+    )
+
+
 _SOLVED: dict[str, Callable[[], Solution]] = {
     "why-gpus": _why,
     "set-up": _setup,
@@ -379,6 +426,9 @@ _SOLVED: dict[str, Callable[[], Solution]] = {
     "serving": _serving,
     "power-and-cooling": _power,
     "your-own-machine": _own_machine,
+    "other-chips": _other_chips,
+    "smaller-models": _smaller_models,
+    "which-model": _which_model,
 }
 
 
