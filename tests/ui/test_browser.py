@@ -14,6 +14,8 @@ import pytest
 from tests.ui.documents import document
 from tests.ui.serving import Running, start, stop
 
+from gpuwise.units import format_duration
+
 CHROMIUM = next((path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None)
 FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
 PLAN = {"model": "gpt2", "on": "4xA100-80GB", "tokens": "1B"}
@@ -301,7 +303,7 @@ PAGES = {
     "/": "section[aria-label=Answer] h2",
     "/learn?number=4&hint=1": ".answer .notes",
     "/lab?ask=occupancy&on=V100&regs=37&block=320": "#chart",
-    "/lab?ask=simulate&task=matmul-tiled&size=64&on=v100": "#roofline",
+    "/lab?task=matmul-tiled&size=64&on=v100": "#race .play",
     "/plan?model=gpt9&on=4090": "[role=alert]",
 }
 LONG_PAGES = {
@@ -382,19 +384,87 @@ def test_axe_sees_a_field_without_a_name(visit: Callable[..., Any]) -> None:
 
 @pytest.mark.thorough
 def test_a_simulation_is_scrubbed_by_the_keyboard_and_played(visit: Callable[..., Any]) -> None:
-    page = visit("/lab?ask=simulate&task=transpose&size=64&on=v100")
-    page.wait_for_selector(".play button")
+    page = visit("/lab?ask=simulate&task=transpose&size=64&on=v100", reduced_motion="reduce")
+    page.locator("summary", has_text="Why").click()
     slider = page.get_by_label("Time of the simulation")
-    veil = "+document.querySelector('.veil').getAttribute('width')"
+    veil = "+document.querySelector('#timeline .veil').getAttribute('width')"
     assert page.evaluate(veil) == 0
     slider.focus()
     page.keyboard.press("Home")
     whole = page.evaluate(veil)
     page.keyboard.press("ArrowRight")
     assert 0 < page.evaluate(veil) < whole
-    page.get_by_role("button", name="Play").click()
+    button = page.locator("#timeline button").first
+    button.click()
     while page.evaluate(veil) > whole * 0.98:  # no evaluation in the page: its policy forbids it
         page.wait_for_timeout(50)
-    page.get_by_role("button", name="Pause").click()
+    button.click()
     held = page.evaluate(veil)
-    assert page.get_by_role("button", name="Play").is_visible() and page.evaluate(veil) == held
+    assert button.inner_text() == "Play" and page.evaluate(veil) == held
+
+
+RACE = "/lab?task=vector-add&size=100000&against=i5-12400&on=rtx-4090"
+SIDES = """() => [...document.querySelectorAll('#race .side')].map(s => ({phase: s.dataset.phase,
+...Object.fromEntries([...s.querySelectorAll('dd')].map(d => [d.dataset.show, d.textContent]))}))"""
+
+
+def count(text: str) -> int:
+    return int(text.replace(",", ""))
+
+
+def test_both_sides_of_the_race_advance_and_end_at_the_simulated_times(
+    visit: Callable[..., Any], gpuwise: Callable[..., Any]
+) -> None:
+    words = "lab simulate attention-fused --size 64 --against i5-12400 --on rtx-4090 --json"
+    made = json.loads(gpuwise(*words.split()).out.splitlines()[-1])
+    beside = made["beside"]
+    times = [beside["cpu"]["time_s"], made["time_s"] + beside["launch_s"] + beside["copy_s"]]
+    page = visit("/lab?task=attention-fused&size=64&against=i5-12400&on=rtx-4090")
+    page.wait_for_selector("#race .play")
+    assert page.locator("#race button").first.inner_text() == "Pause"  # it plays as it opens
+    seen = [page.evaluate(SIDES)]
+    while seen[-1][0]["phase"] != "done" or seen[-1][1]["phase"] != "done":
+        page.wait_for_timeout(50)
+        seen.append(page.evaluate(SIDES))
+    for side, seconds in enumerate(times):
+        items = [count(s[side]["items"]) for s in seen]
+        assert items == sorted(items) and len({i for i in items if 0 < i < 64}) > 1  # between the ends, too
+        assert seen[-1][side]["items"] == "64" and seen[-1][side]["time"] == format_duration(seconds)
+    instructions = made["counters"]["warp_instructions"] * made["blocks"] / made["blocks_timed"]
+    assert count(seen[-1][1]["instructions"]) == round(instructions)
+    page.get_by_label("The data is on the GPU already").check()
+    assert page.evaluate(SIDES)[1]["time"] == format_duration(times[1] - beside["copy_s"])
+
+
+def test_the_race_plays_as_long_as_there_is_work_at_the_pace_it_states(visit: Callable[..., Any]) -> None:
+    page = visit(RACE, reduced_motion="reduce")
+    page.wait_for_selector("#race .play")
+    button, slider = page.locator("#race button").first, page.get_by_label("Time of the race")
+    assert button.inner_text() == "Play" and {s["phase"] for s in page.evaluate(SIDES)} == {"done"}  # nothing moves by itself
+    end = max(float(s["time"].split()[0]) for s in page.evaluate(SIDES))
+    slider.focus()
+    page.keyboard.press("ArrowLeft")
+    assert {s["phase"] for s in page.evaluate(SIDES)} == {"done", "wait"}  # the copy back ends at the last moment
+    page.keyboard.press("Home")
+    assert [s["items"] for s in page.evaluate(SIDES)] == ["0", "0"]
+    page.get_by_label("Speed").first.select_option("2")
+    pace, unit = page.locator("#race output").inner_text().split()[4:6]
+    assert unit == "us," and "times slower" in page.locator("#race output").inner_text()
+    began = page.evaluate("performance.now()")
+    button.focus()
+    page.keyboard.press("Space")
+    while button.inner_text() == "Pause":
+        page.wait_for_timeout(20)
+    taken = (page.evaluate("performance.now()") - began) / 1000
+    assert end / float(pace) <= taken < 1.3 * end / float(pace) + 0.5
+    page.get_by_role("button", name="Step").first.click()
+    assert {s["phase"] for s in page.evaluate(SIDES)} == {"done"}
+
+
+def test_a_size_is_tried_by_the_keyboard(visit: Callable[..., Any]) -> None:
+    page = visit(RACE.replace("100000", "4096"), 375)
+    page.wait_for_selector("#race .play")
+    page.locator("#s-size").focus()
+    page.keyboard.press("ArrowLeft")
+    page.wait_for_selector("h2:has-text('size 1,024')")
+    assert "size=1024" in page.url and not page.evaluate("document.documentElement.scrollWidth > innerWidth")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import datetime
+import html
 import html.parser
 import io
 import json
@@ -256,8 +257,28 @@ def test_a_timeline_has_a_box_for_each_instruction_of_its_warps() -> None:
     warps = {e["warp"] for e in made["timeline"]}
     assert len(warps) <= 16 and drawn.count("<title>warp ") == len(made["timeline"])
     assert 'data-play="' in drawn and 'class="veil" visibility="hidden"' in drawn
-    assert "threads start" in body and "copies over PCIe" in body
+    end = max(e["cycle"] for e in made["timeline"])
+    assert f'data-end="{end + 1:g}"' in drawn  # the last box is at the end of what is played
     assert "Choose a task" in view("simulate", {"tasks": [{"task": "x", "text": "y", "size": 4}]})
+
+
+def test_a_race_has_the_times_and_the_work_of_both_sides() -> None:
+    made = document("simulate")
+    beside, drawn = made["beside"], view("simulate", made).partition('<figure id="race"')[2].partition("</figure>")[0]
+    data = json.loads(html.unescape(re.findall(r'data-race="([^"]*)"', drawn)[0]))
+    cpu, gpu = data["sides"]
+    ends = [sum(seconds for _, seconds in side["phases"]) for side in (cpu, gpu)]
+    copied = beside["copy_s"]
+    assert ends[0] == pytest.approx(beside["cpu"]["time_s"])
+    assert ends[1] == pytest.approx(made["time_s"] + beside["launch_s"] + copied)
+    assert data["end"] == max(ends) and data["items"] == beside["items"] == 64 * 64
+    assert sum(seconds for name, seconds in gpu["phases"] if name == data["copied"]) == pytest.approx(copied)
+    assert sum(count * parts for count, parts in gpu["cells"]) == made["blocks"]
+    assert sum(count for count, _ in gpu["cells"]) == made["multiprocessors"]
+    assert gpu["phases"][gpu["work"]] == ["kernel", made["time_s"]]
+    assert gpu["ends"] == sorted(gpu["ends"]) and gpu["ends"][-1] == [made["time_s"], made["blocks_of_one"]]
+    assert drawn.count('class="f1 done"') == made["multiprocessors"] and drawn.count('class="f0 done"') == beside["cpu"]["cores"]
+    assert drawn.count('data-show="items">4,096<') == 2  # the picture of an exported page is the end
 
 
 def test_the_lab_draws_roofs_a_crossover_and_a_chart_to_choose_from() -> None:

@@ -64,7 +64,8 @@ PICTURES = (
         "simulate",
         {"task": "transpose", "size": "64", "on": "v100"},
         "A transpose, warp by warp",
-        "Each row is a warp; the colour is what it waited for. Below, the launch and the copies beside the CPU's threads.",
+        "The cores and the multiprocessors with work, and the times of both, copies included. Below, each row is a warp, the"
+        " colour what it waited for.",
     ),
     Picture(
         "occupancy",

@@ -1,9 +1,10 @@
 """A task on a processor beside its simulation on a GPU, and the size from which the GPU is faster, launch and copies included.
 
 The processor is ``predict.cpu``: cores x SIMD at their clock, caches and memory in what published measurements reach. Both
-sides begin with empty caches, of data and of the host's code: an array that has just been used, and that a cache holds, is read
-2 to 8 times as fast, and a call made again begins ``COLD_CALL_S`` sooner. A gather reads a cache line of 64 bytes for every
-element, a transposition takes four times a copy. Launches and copies are those of ``gpuwise op``.
+sides begin with data in memory: an array that has just been used, and that a cache holds, is read 2 to 8 times as fast. A call
+of a library whose code is in no cache begins ``COLD_CALL_S`` later, on both sides; it is not in their times. A gather reads a
+cache line of 64 bytes for every element, a transposition takes four times a copy. A launch is the host's time to issue a
+kernel, and copies are those of ``gpuwise op``, each issued as a launch is.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ import numpy as np
 
 from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.facts.hardware.cpus import Cpu
+from gpuwise.lab.documents import cache_note, roofline_document
 from gpuwise.lab.simulation import Simulation, simulate_task
 from gpuwise.lab.tasks import HEAD, Launch, Task, launch_of
+from gpuwise.lab.versus import copies_s, launch_s
 from gpuwise.predict import cpu as processor
-from gpuwise.predict.kernels.transfer import transfer_time
-from gpuwise.predict.stack_costs import find_stack_costs
 
 LINE_BYTES = 64
 """Cache line of a processor."""
@@ -46,6 +47,7 @@ class Side:
     cpu_s: float
     kernel_s: float
     launch_s: float
+    """The host issues the kernel."""
     copy_s: float
 
     @property
@@ -81,6 +83,8 @@ def cpu_time(task: Task, launch: Launch, size: int, cpu: Cpu) -> processor.CpuTi
         return processor.matmul_time(cpu, "fp32", size, size, size)
     if task.name.startswith("attention"):
         return processor.attention_time(cpu, "fp32", 1, 1, size, HEAD, causal=False)
+    if task.name == "chain":
+        return processor.chain_time(cpu, size)
     moved = launch.copied_bytes
     if task.name == "gather":
         moved += size * (LINE_BYTES - 4)
@@ -90,10 +94,10 @@ def cpu_time(task: Task, launch: Launch, size: int, cpu: Cpu) -> processor.CpuTi
 
 
 def cpu_document(cpu: Cpu, time: processor.CpuTime, launch: Launch) -> dict[str, Any]:
-    """The processor's side with a timeline: cores that each do their part, after the call and the fork."""
-    seconds, cores = COLD_CALL_S + time.time_s.expected, cpu.cores + cpu.efficiency_cores
+    """The processor's side with a timeline: cores that each do their part, after the fork."""
+    seconds, cores = time.time_s.expected, cpu.cores + cpu.efficiency_cores
     per_clock = None if cpu.allcore_hz is None else cpu.peak("fp32") / (cpu.allcore_hz * cores)
-    work = time.compute_s + time.memory_s
+    fork = max(seconds - time.compute_s - time.memory_s, 0.0)
     return {
         "device": cpu.name,
         "time_s": seconds,
@@ -103,23 +107,46 @@ def cpu_document(cpu: Cpu, time: processor.CpuTime, launch: Launch) -> dict[str,
         "clock_hz": cpu.allcore_hz,
         "compute_s": time.compute_s,
         "memory_s": time.memory_s,
-        "fork_s": max(seconds - work, 0.0),
+        "fork_s": fork,
         "flop": launch.flop,
-        "timeline": [{"core": c, "start_s": max(seconds - work, 0.0), "end_s": seconds} for c in range(cores)],
+        "timeline": [{"core": c, "start_s": fork, "end_s": seconds} for c in range(time.busy_cores)],
     }
 
 
 def side(task: Task, launch: Launch, size: int, simulation: Simulation, a: Accelerator, cpu: Cpu) -> Side:
     """One size on both; half of the copied bytes are taken to go each way."""
-    copies = sum(float(transfer_time(a, launch.copied_bytes / 2, way).time_s[0]) for way in ("h2d", "d2h"))
-    seconds = COLD_CALL_S + cpu_time(task, launch, size, cpu).time_s.expected
-    launched = COLD_CALL_S + find_stack_costs("eager").launch_s
-    return Side(size, seconds, simulation.time_s, launched, 0.0 if a.unified_memory else copies)
+    seconds = cpu_time(task, launch, size, cpu).time_s.expected
+    copies = copies_s(a, launch.copied_bytes / 2, launch.copied_bytes / 2)
+    return Side(size, seconds, simulation.time_s, launch_s(), copies)
+
+
+def beside_document(
+    task: Task, launch: Launch, size: int, simulation: Simulation, a: Accelerator, cpu: Cpu, *, with_crossover: bool
+) -> dict[str, Any]:
+    """A simulated task beside a CPU, with the parts of both times, the rooflines, and ``with_crossover`` the sizes around."""
+    both = side(task, launch, size, simulation, a, cpu)
+    units = (a.compute_units or 1) * (a.boost_hz or 1.0)
+    return {
+        "text": task.text,
+        "size": size,
+        "items": size**task.power,
+        "item": task.item,
+        "cpu": cpu_document(cpu, cpu_time(task, launch, size, cpu), launch),
+        "flop_per_clock_and_multiprocessor": a.peak("fp32") / units,
+        "first_call_s": COLD_CALL_S,
+        "launch_s": both.launch_s,
+        "copy_s": both.copy_s,
+        "flop": launch.flop,
+        "copied_bytes": launch.copied_bytes,
+        "cache": cache_note(simulation, launch.copied_bytes, a),
+        "crossover": crossover(task, a, cpu).to_document() if with_crossover else None,
+        "roofline": roofline_document(simulation, launch.flop, a, cpu, both.cpu_s),
+    }
 
 
 def crossover(task: Task, a: Accelerator, cpu: Cpu) -> Crossover:
     """Sizes from small to usual on both, and where their times cross (between two sizes: on a log scale)."""
-    step = 32 if task.name.startswith("attention") else 1
+    step = task.multiple
     sizes = [max(step, int(n) // step * step) for n in np.geomspace(max(task.small // 4, step), task.usual, CROSSOVER_SIZES)]
     sides: list[Side] = []
     for n in dict.fromkeys(sizes):

@@ -138,7 +138,8 @@ class Simulation(Shown):
         return next(iter(self.stalls), "issue")
 
     def to_document(self) -> dict[str, Any]:
-        """Plain values in SI units, with a timeline of warps (``timeline``: warp, scheduler, cycle, line, what it waited for)."""
+        """Plain values in SI units, with a timeline of warps (``timeline``: warp, scheduler, cycle, line, what it waited for)
+        and of the blocks timed (``block_ends``: cycles)."""
         events, text = self.events, self.source.splitlines()
         return {
             "task": self.task,
@@ -151,6 +152,7 @@ class Simulation(Shown):
             "threads": self.threads,
             "blocks_timed": self.blocks_timed,
             "blocks_of_one": self.blocks_of_one,
+            "block_ends": sorted(self.timing.block_ends),
             "bound": self.bound,
             "checked": self.checked,
             "worst_error": self.worst_error,

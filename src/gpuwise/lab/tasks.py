@@ -45,6 +45,24 @@ class Task:
     launch: Callable[[int], Launch]
     regs: int = 32
     """Registers a thread, for the occupancy: what compilers give such a kernel (a judgement; nvcc gives 10 to 40)."""
+    item: str = "elements"
+    """One unit of the work, in the plural."""
+    power: int = 1
+    """Of the size, for the number of units: 2 for a square matrix."""
+    multiple: int = 1
+    """What a size must be a multiple of."""
+
+    def sizes(self, among: int) -> list[int]:
+        """Sizes up to the default, each of about four times the elements of the one before, and ``among``."""
+        step, size, made = 4 ** (1 / self.power), float(self.usual), {among}
+        while size >= max(SMALLEST, self.multiple):
+            made.add(int(size) // self.multiple * self.multiple)
+            size /= step
+        return sorted(made)
+
+
+SMALLEST = 16
+"""Of the sizes that are proposed."""
 
 
 def _data(*shape: int, seed: int = 1) -> NDArray[Any]:
@@ -93,6 +111,18 @@ def _elementwise(n: int) -> Launch:
         return {"out": np.where(side, even, odd)}
 
     return Launch({"x": x, "out": np.zeros(n, F32), "n": n}, (_blocks(n, 256),), (256,), expected, 32.0 * n, 8.0 * n)
+
+
+def _chain(n: int) -> Launch:
+    x = _data(1)
+
+    def expected() -> Mapping[str, NDArray[Any]]:
+        value = x[0]
+        for _ in range(n):
+            value = value * F32(0.5) + F32(1.0)
+        return {"out": np.array([value], F32)}
+
+    return Launch({"x": x, "out": np.zeros(1, F32), "n": n}, (1,), (1,), expected, 2.0 * n, 8.0)
 
 
 def _gather(n: int) -> Launch:
@@ -227,6 +257,13 @@ def divergence(x, out, n):
                 value = value * float32(0.25) - float32(1.0)
         out[i] = value
 """
+_CHAIN = """
+def chain(x, out, n):
+    value = x[0]
+    for k in range(n):
+        value = value * float32(0.5) + float32(1.0)
+    out[0] = value
+"""
 _GATHER = """
 def gather(x, index, out, n):
     i = cuda.grid(1)
@@ -329,14 +366,49 @@ _MANY, _WIDE = 1 << 26, 16384
 TASKS: Mapping[str, Task] = {
     t.name: t
     for t in (
-        Task("vector-add", "out = x + y", _ADD, 1 << 22, 100_000, _MANY, _vector_add, 16),
-        Task("matmul-naive", "C = A B, each thread one element from memory", _NAIVE, 512, 64, 4096, _product, 32),
-        Task("matmul-tiled", "C = A B by tiles of 16 x 16 in shared memory", _TILED, 512, 64, 4096, _product, 38),
+        Task("vector-add", "out = x + y", _ADD, 1 << 22, 100_000, _MANY, _vector_add, 16, "sums"),
         Task(
-            "reduction", "the sum of x: shuffles, shared memory, one atomic a block", _SUM, 1 << 22, 50_000, _MANY, _reduction, 16
+            "matmul-naive",
+            "C = A B, each thread one element from memory",
+            _NAIVE,
+            512,
+            64,
+            4096,
+            _product,
+            32,
+            power=2,
         ),
         Task(
-            "transpose", "A^T through a tile of 32 x 32", _TRANSPOSE.format(name="", width=32), 2048, 100, _WIDE, _transpose, 24
+            "matmul-tiled",
+            "C = A B by tiles of 16 x 16 in shared memory",
+            _TILED,
+            512,
+            64,
+            4096,
+            _product,
+            38,
+            power=2,
+        ),
+        Task(
+            "reduction",
+            "the sum of x: shuffles, shared memory, one atomic a block",
+            _SUM,
+            1 << 22,
+            50_000,
+            _MANY,
+            _reduction,
+            16,
+        ),
+        Task(
+            "transpose",
+            "A^T through a tile of 32 x 32",
+            _TRANSPOSE.format(name="", width=32),
+            2048,
+            100,
+            _WIDE,
+            _transpose,
+            24,
+            power=2,
         ),
         Task(
             "transpose-padded",
@@ -347,10 +419,12 @@ TASKS: Mapping[str, Task] = {
             _WIDE,
             _transpose,
             24,
+            power=2,
         ),
         Task("divergence", "even and odd lanes go different ways", _DIVERGENCE, 1 << 21, 10_000, _MANY, _elementwise, 16),
+        Task("chain", "one long chain: each step needs the one before", _CHAIN, 4096, 64, 32768, _chain, 16, "steps"),
         Task("gather", "out = x[index], at random", _GATHER, 1 << 21, 20_000, _MANY, _gather, 16),
-        Task("softmax", "rows of 512, one block each", _SOFTMAX, 8192, 40, 1 << 17, _softmax, 24),
+        Task("softmax", "rows of 512, one block each", _SOFTMAX, 8192, 40, 1 << 17, _softmax, 24, "rows"),
         Task(
             "attention-scores",
             "one head of 32: scores written to memory and read back",
@@ -360,9 +434,21 @@ TASKS: Mapping[str, Task] = {
             320,
             _attention_scores,
             40,
+            "tokens",
         ),
-        Task("attention-fused", "the same, scores kept in registers (online softmax)", _FUSED, 64, 64, 576, _attention, 96),
-        Task("convolution", "3 x 3 over an image, zeros around", _CONVOLUTION, 1024, 70, _WIDE, _convolution, 32),
+        Task(
+            "attention-fused",
+            "the same, scores kept in registers (online softmax)",
+            _FUSED,
+            64,
+            64,
+            576,
+            _attention,
+            96,
+            "tokens",
+            multiple=32,
+        ),
+        Task("convolution", "3 x 3 over an image, zeros around", _CONVOLUTION, 1024, 70, _WIDE, _convolution, 32, "pixels", 2),
     )
 }
 """Every task by name."""
@@ -381,6 +467,6 @@ def launch_of(task: Task, size: int | None) -> Launch:
     n = task.usual if size is None else size
     if not 1 <= n <= task.most:
         raise InputError(f"{task.name} of size {n:,}", hint=f"a size is from 1 to {task.most:,}")
-    if task.name == "attention-fused" and n % 32:
-        raise InputError(f"{task.name} of {n:,} rows", hint="its tiles hold 32 rows: give a multiple of 32")
+    if n % (step := task.multiple):
+        raise InputError(f"{task.name} of {n:,} rows", hint=f"its tiles hold {step} rows: give a multiple of {step}")
     return task.launch(n)

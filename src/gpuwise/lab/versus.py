@@ -107,27 +107,35 @@ def _gpu_here(n: int) -> list[Versus]:
             backend.close()
     if record.time_s is None:
         return []
-    launch, copies = find_stack_costs("eager").launch_s, None
+    launch, copies = launch_s(), None
     if subject.accelerator is not None:
-        copies = _copies(subject.accelerator, n)
+        copies = copies_s(subject.accelerator, 8.0 * n * n, 4.0 * n * n)
     why = "as `gpuwise bench` measures it"
     return [Versus(f"{subject.name} (this GPU)", "measured", record.time_s, launch, copies, why)]
 
 
-def _copies(a: Accelerator, n: int) -> float:
-    """Two matrices in, one out."""
+def launch_s() -> float:
+    """Seconds of the host to issue a kernel."""
+    return find_stack_costs("eager").launch_s
+
+
+def copies_s(a: Accelerator, there: float, back: float) -> float:
+    """Seconds of two copies, of bytes to the GPU and from it; 0 where the GPU works in the host's memory.
+
+    Each is issued as a kernel is: 64 KiB of pinned memory take 7.1 us to an H100, of which its link needs 1.2
+    (benchmarks/records/gpu/card_2026-11-26.md)."""
     if a.unified_memory:
         return 0.0
-    size = 4.0 * n * n
-    return float(transfer_time(a, 2 * size, "h2d").time_s[0]) + float(transfer_time(a, size, "d2h").time_s[0])
+    moved = transfer_time(a, there, "h2d").time_s[0] + transfer_time(a, back, "d2h").time_s[0]
+    return float(moved) + 2 * launch_s()
 
 
 def _predicted(a: Accelerator, n: int) -> Versus:
     from gpuwise.facts.hardware.systems import Cluster, default_system
 
     row = matmul(n, n, n, "fp32", [Cluster(default_system(a), 1)]).rows[0]
-    launch = find_stack_costs("eager").launch_s
-    return Versus(a.name, row.time_s.basis, row.time_s.expected, launch, _copies(a, n), _why(row, n))
+    copies = copies_s(a, 8.0 * n * n, 4.0 * n * n)
+    return Versus(a.name, row.time_s.basis, row.time_s.expected, launch_s(), copies, _why(row, n))
 
 
 def _why(row: OperationTime, n: int) -> str:

@@ -4,10 +4,12 @@
       on one thread      t = FLOP / (s_k P / cores) + bytes / (s_stream B) + t_call
     attention            t = FLOP / (s_k P) + bytes / (s_stream B) + t_fork
     stream               t = bytes / (s_stream B) + t_fork
+    chain                t = steps c / f + t_call
     training             t = FLOP / (s_network P) + bytes of optimizer states / (s_stream B)
 
 ``P`` is the peak at the all-core clock, ``B`` the bandwidth of the memory channels, ``s_k`` the share of the
-vector unit (``product``) or of the matrix unit, ``t_fork`` what waking a pool of threads costs. Packing the
+vector unit (``product``) or of the matrix unit, ``t_fork`` what waking a pool of threads costs, ``f`` the clock
+and ``c`` the cycles that one result waits for the one before. Packing the
 operands does not overlap with the arithmetic, so the two terms add; what one thread has packed, others read
 again. Shares and their widths are ``coefficients/cpu.json``, fitted by ``studies.cpu_fit``; formats without
 instructions run as fp32.
@@ -19,7 +21,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpuwise.dtypes import FORMAT_BYTES
-from gpuwise.errors import InputError
+from gpuwise.errors import InputError, UnpredictableError
 from gpuwise.facts.hardware.cpus import Cpu
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.predict.coefficients import load_json
@@ -33,6 +35,10 @@ THREAD_WORK = 2**18
 """Multiply-adds of a product for each thread that OpenBLAS wakes (interface/gemm.c: SMP_THRESHOLD_MIN 65,536 times
 GEMM_MULTITHREAD_THRESHOLD 4); below two of them it computes on the thread that calls. Matrix units have other libraries."""
 
+CHAIN_CYCLES = 4.0
+"""From a multiply-add to the next one that needs its result: Intel from Skylake on, AMD Zen 3 and 4, Arm Neoverse N1 and V1
+(uops.info, Arm's optimisation guides; 5 on Zen and Zen 2)."""
+
 
 @dataclass(frozen=True, slots=True)
 class CpuTime:
@@ -43,6 +49,8 @@ class CpuTime:
     memory_s: float
     dtype: str
     """Format the arithmetic runs in: fp32 if the processor has no instructions for the requested one."""
+    busy_cores: int = 0
+    """Cores that work, the small ones included."""
 
     @property
     def bound(self) -> str:
@@ -74,6 +82,18 @@ def matmul_time(cpu: Cpu, dtype: str, m: float, n: float, k: float, batch: float
     return _roofline(cpu, used, flop, again * moved, threads / cores)
 
 
+def chain_time(cpu: Cpu, steps: float) -> CpuTime:
+    """``steps`` fp32 multiply-adds, each of which needs the result of the one before: one thread, at the all-core clock. Raises
+    InputError for no step, UnpredictableError for a processor whose clock is unknown."""
+    _check(steps)
+    if cpu.allcore_hz is None:
+        raise UnpredictableError("no clock", f"the clock of {cpu.name} is unknown", hint="name another processor: EPYC 9654")
+    _, sigma, _ = share_of_peak(cpu, "product")
+    compute = CHAIN_CYCLES * steps / cpu.allcore_hz
+    time = compute + load_json("cpu")["call_s"]
+    return CpuTime(Estimate.from_log_sigma(time, sigma, "specified"), compute, 0.0, "fp32", 1)
+
+
 def attention_time(
     cpu: Cpu, dtype: str, batch: float, heads: float, seq: float, head_dim: float, *, causal: bool = True
 ) -> CpuTime:
@@ -91,7 +111,8 @@ def stream_time(cpu: Cpu, read_bytes: float, written_bytes: float) -> CpuTime:
     _check(max(moved, 0.0))
     share, sigma, basis = share_of_peak(cpu, "stream")
     memory = moved / (share * cpu.memory_bandwidth_bytes_per_s)
-    return CpuTime(Estimate.from_log_sigma(memory + load_json("cpu")["fork_s"], sigma, basis), 0.0, memory, "fp32")
+    time = Estimate.from_log_sigma(memory + load_json("cpu")["fork_s"], sigma, basis)
+    return CpuTime(time, 0.0, memory, "fp32", cpu.cores + cpu.efficiency_cores)
 
 
 def training_time(
@@ -124,7 +145,8 @@ def _roofline(cpu: Cpu, dtype: str, flop: float, moved: float, busy: float = 1.0
     compute = flop / (share * busy * cpu.peak(dtype))
     memory = moved / (stream * cpu.memory_bandwidth_bytes_per_s)
     time = compute + memory + load_json("cpu")[start]
-    return CpuTime(Estimate.from_log_sigma(time, sigma if compute >= memory else stream_sigma, basis), compute, memory, dtype)
+    estimate = Estimate.from_log_sigma(time, sigma if compute >= memory else stream_sigma, basis)
+    return CpuTime(estimate, compute, memory, dtype, round(busy * (cpu.cores + cpu.efficiency_cores)))
 
 
 def _matrix_kind(cpu: Cpu) -> str:

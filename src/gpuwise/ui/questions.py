@@ -34,8 +34,8 @@ class Field:
     """Behind the button for more."""
     bare: bool = False
     """Given without its option's name."""
-    leads: bool = False
-    """Whether the other fields belong to this one's choice: another choice empties them."""
+    leads: tuple[str, ...] = ()
+    """Fields that belong to this one's choice: another choice empties them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,21 +209,22 @@ QUESTIONS: Mapping[str, Question] = {
     ),
     "simulate": Question(
         "lab",
-        "Warp by warp",
+        "CPU beside GPU",
         (
             replace(
                 _choice(
                     "task",
                     "Task",
-                    "vector-add matmul-naive matmul-tiled reduction transpose transpose-padded divergence gather softmax "
+                    "vector-add matmul-tiled matmul-naive chain divergence reduction transpose transpose-padded gather softmax "
                     "attention-scores attention-fused convolution",
                     more=False,
                 ),
                 bare=True,
+                leads=("size",),
             ),
+            Field("size", "Size", example="usual"),
+            Field("against", "CPU", example="EPYC 9654"),
             Field("on", "GPU", "gpus", example="A100-80GB"),
-            Field("size", "Elements, or side", example="4096"),
-            Field("against", "CPU", example="EPYC 9654", more=True),
             Field("crossover", "From which size on the GPU is faster", "flag", more=True),
         ),
         ("simulate", "--timeline"),
@@ -233,7 +234,11 @@ QUESTIONS: Mapping[str, Question] = {
         "lab",
         "Exercise",
         (
-            replace(_choice("number", "Exercise", "1 2 3 4 5 6 7 8 9 10 11 12", more=False), bare=True, leads=True),
+            replace(
+                _choice("number", "Exercise", "1 2 3 4 5 6 7 8 9 10 11 12", more=False),
+                bare=True,
+                leads=("answer", "hint", "solution"),
+            ),
             Field("answer", "Your answer", example="25", bare=True),
             _choice("hint", "Hints", "1 2 3", more=False),
             Field("solution", "Show the solution", "flag"),
@@ -395,8 +400,15 @@ PAGES = (
     Page(
         "lab",
         "Lab",
-        "Why is a kernel fast or slow, and how many of its blocks live on a multiprocessor?",
-        ("occupancy", "simulate"),
+        "The same task on a CPU and on a GPU: which is first, when, and why?",
+        ("simulate", "occupancy"),
+        start=(("task", "matmul-tiled"), ("size", "1024"), ("against", "i5-12400"), ("on", "rtx-4090")),
+        examples=(
+            ("A matrix product", "/lab?task=matmul-tiled&size=1024&against=i5-12400&on=rtx-4090"),
+            ("A small one", "/lab?task=matmul-tiled&size=32&against=i5-12400&on=rtx-4090"),
+            ("Two arrays added: the copies take longest", "/lab?task=vector-add&against=i5-12400&on=rtx-4090"),
+            ("One long chain, where each step waits for the one before", "/lab?task=chain&against=i5-12400&on=rtx-4090"),
+        ),
     ),
     Page("learn", "Learn", "Have I understood? A question for each lesson, hints in steps, your answer judged.", ("exercise",)),
     Page(

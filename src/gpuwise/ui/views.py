@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from gpuwise.errors import UnknownNameError
+from gpuwise.lab.tasks import find_task
 from gpuwise.report.answers import choosing, costs, lab, machine, scores, serving, steps
 from gpuwise.report.answers.answer import Answer
 from gpuwise.report.answers.exported import pictures
@@ -92,6 +93,10 @@ def shown(name: str, document: Document, asked: Sequence[str] = ()) -> dict[str,
         if best:
             made["held"] = option_query(best["strategy"])
             made["choices"] = choices(document)
+    if name == "simulate" and document.get("beside"):
+        size = document["beside"]["size"]
+        made["held"] = {"size": str(size)}
+        made["choices"] = [("size", "Size", [str(n) for n in find_task(document["task"]).sizes(size)])]
     if name == "occupancy":
         made["held"] = {"regs": str(document["regs_per_thread"]), "block": str(document["block_threads"])}
         made["choices"] = [("regs", "Registers a thread", REGISTERS), ("block", "Threads of a block", BLOCKS)]

@@ -45,7 +45,7 @@ def simulate(
     Parameters
     ----------
     task
-        vector-add, matmul-naive, matmul-tiled, reduction, transpose, transpose-padded, divergence, gather, softmax,
+        vector-add, matmul-naive, matmul-tiled, reduction, transpose, transpose-padded, divergence, chain, gather, softmax,
         attention-scores, attention-fused, convolution, or FILE.py:FUNCTION.
     on
         The GPU: A100-80GB.
@@ -100,9 +100,7 @@ def simulate(
         return _print(simulation, accelerator, None, None, timeline=timeline, json=json)
     if chosen:
         raise InputError(f"{task} takes no {option_name(chosen[0])}", hint="it belongs to your own kernel, FILE.py:FUNCTION")
-    from gpuwise.lab.beside_cpu import cpu_document, cpu_time, side
-    from gpuwise.lab.beside_cpu import crossover as find_crossover
-    from gpuwise.lab.documents import cache_note, roofline_document
+    from gpuwise.lab.beside_cpu import beside_document
     from gpuwise.lab.simulation import simulate_task
     from gpuwise.lab.tasks import find_task, launch_of
     from gpuwise.plan.one_op import find_processor
@@ -111,18 +109,7 @@ def simulate(
     n = lab_task.usual if size is None else size
     launch = launch_of(lab_task, n)
     simulation = simulate_task(lab_task, launch, accelerator)
-    both = side(lab_task, launch, n, simulation, accelerator, cpu)
-    beside = {
-        "size": n,
-        "cpu": cpu_document(cpu, cpu_time(lab_task, launch, n, cpu), launch),
-        "launch_s": both.launch_s,
-        "copy_s": both.copy_s,
-        "flop": launch.flop,
-        "copied_bytes": launch.copied_bytes,
-        "cache": cache_note(simulation, launch.copied_bytes, accelerator),
-        "crossover": find_crossover(lab_task, accelerator, cpu).to_document() if crossover else None,
-        "roofline": roofline_document(simulation, launch.flop, accelerator, cpu, both.cpu_s),
-    }
+    beside = beside_document(lab_task, launch, n, simulation, accelerator, cpu, with_crossover=crossover)
     return _print(simulation, accelerator, cpu, beside, timeline=timeline, json=json)
 
 
@@ -298,15 +285,17 @@ def _show(
         amount, unit = (
             (beside["flop"], "FLOP/s") if beside["flop"] > 4 * beside["copied_bytes"] else (beside["copied_bytes"], "B/s")
         )
-        launch, copy = beside["launch_s"], beside["copy_s"]
+        launched = simulation.time_s + beside["launch_s"]
         for where, seconds in (
             (f"{cpu.name}, {beside['cpu']['cores']} cores", beside["cpu"]["time_s"]),
             ("the kernel", simulation.time_s),
-            ("with its launch", simulation.time_s + launch),
-            (f"with {format_bytes(beside['copied_bytes'])} copied too", simulation.time_s + launch + copy),
+            ("with its launch", launched),
+            (f"with {format_bytes(beside['copied_bytes'])} copied too", launched + beside["copy_s"]),
         ):
             side.add_row(where, format_duration(seconds), format_rate(amount / seconds, unit))
         section(to, "Beside a CPU", side)
+        first = format_duration(beside["first_call_s"])
+        to.print(f"  a first call takes {first} more on either: the library's code comes from memory", style="dim")
         if beside["cache"] is not None:
             to.print(f"  {beside['cache']}", style="dim")
         if beside["roofline"] is not None:

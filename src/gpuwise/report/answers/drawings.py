@@ -58,8 +58,14 @@ class Part:
 
 def figure(key: str, title: str, body: str, description: str, height: float, caption: str = "") -> str:
     """A figure with its title; the description is what a screen reader reads in place of the drawing."""
-    inside = f'<svg {_XMLNS} viewBox="0 0 {WIDTH:g} {height:g}" role="img" aria-label="{escape(description)}">{body}</svg>'
+    inside = drawing(WIDTH, height, description, body)
     return f'<figure id="{key}"><figcaption><b>{escape(title)}</b></figcaption>{inside}{caption}</figure>\n'
+
+
+def drawing(width: float, height: float, description: str, body: str, more: str = "") -> str:
+    """An SVG that a screen reader reads as its description; ``more`` are further attributes."""
+    more = f" {more}" if more else ""
+    return f'<svg {_XMLNS} viewBox="0 0 {width:g} {height:g}"{more} role="img" aria-label="{escape(description)}">{body}</svg>'
 
 
 def colour(i: int) -> str:

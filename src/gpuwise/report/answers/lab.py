@@ -25,6 +25,7 @@ from gpuwise.report.answers.drawings import (
     mark,
     si,
 )
+from gpuwise.report.answers.race import race
 from gpuwise.report.answers.values import At, button, cell, coded, sentences, shown, tiles
 from gpuwise.report.page import Markup, TableCell, TableRow, heading, notes, table
 from gpuwise.text import capital, escape
@@ -71,30 +72,22 @@ def simulation(document: Mapping[str, Any]) -> list[str]:
         return ["<h2>Choose a task</h2>", table("Tasks", ["task", "what it does", "usual size"], rows)]
     beside, counters = d["beside"], d["counters"]
     stalls = [Part(s["reason"].text, s["share"]) for s in d["stalls"]]
-    title = f"{capital(d['task'].text)} on {d['device'].text}" + (f", beside {beside['cpu']['device'].text}" if beside else "")
     values = {True: "its values are numpy's", False: "its values are not numpy's"}.get(
         d["checked"].value, "its values were not checked"
     )
     findings = [f"{f['kind'].text}, line {f['line'].text}: {f['text'].text}" for f in d["findings"]]
     good = d["checked"].value is not False and not findings
-    body = [
-        f"<h2>{escape(title)}</h2>",
+    size = f", size {int(beside['size'].number):,}" if beside else ""
+    body = [f"<h2>{escape(capital(d['task'].text))} on {escape(d['device'].text)}{size}</h2>"]
+    if beside:
+        body += [f'<p class="layout">{escape(beside["text"].text)}</p>', _sides(d), race(d)]
+    body.append(notes([*findings, *([beside["cache"].text] if beside["cache"] else ())]))
+    warps = [
         f'<p class="{"yes" if good else "no"}">Bound by {escape(d["bound"].text)}; {values}.</p>',
-        _sides(d) if beside else "",
-        notes(findings),
         notes([f"Line {n['line'].text}: {n['text'].text}" for n in d["notes"]]),
-        tiles(
-            (
-                ("The kernel", d["time_s"]),
-                ("Its launch", beside["launch_s"]),
-                ("Copies", beside["copy_s"]),
-                ("The CPU", beside["cpu"]["time_s"]),
-                ("Warps, of the most", d["occupancy"]["share"]),
-            )
-        ),
+        tiles((("The kernel", d["time_s"]), ("Its launch", beside["launch_s"]), ("Warps, of the most", d["occupancy"]["share"]))),
         '<div class="figures">',
         _timeline(d),
-        _beside(d) if beside else "",
         bar("stalls", "Where the time of warps went", stalls, d["time_s"], rest="issuing, or at its end"),
         _roofline(beside["roofline"]) if beside else "",
         _crossover(beside["crossover"]) if beside else "",
@@ -116,24 +109,28 @@ def simulation(document: Mapping[str, Any]) -> list[str]:
         for r in d["lines"]
     ]
     if by_line:
-        body += [heading("By line"), table("By line", ["line", "instructions", "sectors", "bank conflicts"], by_line)]
-    return body
+        warps += [heading("By line"), table("By line", ["line", "instructions", "sectors", "bank conflicts"], by_line)]
+    if not beside:
+        return [*body, *warps]
+    return [*body, "<details><summary>Why: the GPU warp by warp, and the rooflines</summary>", *warps, "</details>"]
 
 
 def _sides(d: At) -> str:
     """Who is faster, the copies counted and not."""
     beside = d["beside"]
-    cpu, bare = beside["cpu"]["time_s"].number, d["time_s"].number + beside["launch_s"].number
+    cpu = beside["cpu"]["time_s"].number
+    bare = d["time_s"].number + beside["launch_s"].number
     whole = bare + beside["copy_s"].number
 
     def against(gpu: float) -> str:
         ahead, times = ("the GPU", cpu / gpu) if cpu > gpu else ("the CPU", gpu / cpu)
-        return f"{ahead} is faster, {times:.2g} times" if times >= LEVEL else "level with the CPU"
+        return f"{ahead} is first, {times:.2g} times as fast" if times >= LEVEL else "both take as long"
 
-    words = f"Data on the GPU: {against(bare)} ({format_duration(bare)} with the launch, the CPU {format_duration(cpu)})"
+    words = f"{against(whole)}: {format_duration(whole)} on the GPU, {format_duration(cpu)} on the CPU"
     if whole > bare:
-        words += f". Data copied to it and back: {against(whole)} ({format_duration(whole)})"
-    return f'<p class="layout">{escape(words)}.</p>'
+        words = f"With the data copied to the GPU and back, {words}. With the data on the GPU already, {against(bare)}"
+        words += f" ({format_duration(bare)} with the launch)"
+    return f'<p class="yes">{escape(capital(words))}.</p>'
 
 
 def _roofline(place: At) -> str:
@@ -165,12 +162,15 @@ def _crossover(place: At) -> str:
     def log(value: float) -> float:
         return math.log10(max(value, 1e-9))
 
+    def gpu(at: At) -> float:
+        return at["kernel_s"].number + at["launch_s"].number
+
     series = [
         Line("CPU", [(log(s["size"].number), log(s["cpu_s"].number)) for s in sizes]),
-        Line("GPU", [(log(s["size"].number), log(s["kernel_s"].number + s["launch_s"].number)) for s in sizes]),
+        Line("GPU", [(log(s["size"].number), log(gpu(s))) for s in sizes]),
         Line(
             "GPU, with copies",
-            [(log(s["size"].number), log(s["kernel_s"].number + s["launch_s"].number + s["copy_s"].number)) for s in sizes],
+            [(log(s["size"].number), log(gpu(s) + s["copy_s"].number)) for s in sizes],
         ),
     ]
     x = around("size", [a for a, _ in series[0].points], "{:,.0f}".format, logarithmic=True)
@@ -187,14 +187,15 @@ def _timeline(d: At) -> str:
     """Each warp from one instruction to the next, coloured by what it waited for. A page that can play draws its veil away."""
     by_warp: dict[int, list[At]] = {}
     for event in d["timeline"]:
-        by_warp.setdefault(int(event["warp"].number), []).append(event)
-    end = max((event["cycle"].number for event in d["timeline"]), default=0.0) + 1
-    if not by_warp or end <= 0:
+        if event["warp"].number < WARPS:
+            by_warp.setdefault(int(event["warp"].number), []).append(event)
+    if not by_warp:
         return ""
+    end = max(events[-1]["cycle"].number for events in by_warp.values()) + 1
     named = [s["reason"].text for s in d["stalls"] if s["share"].number > 0]  # in the colours of their bar
-    reasons = list(dict.fromkeys([*named, *(e["after"].text or ISSUING for e in d["timeline"])]))
+    reasons = list(dict.fromkeys([*named, *(e["after"].text or ISSUING for events in by_warp.values() for e in events)]))
     y, body = 6.0, ""
-    for warp in sorted(by_warp)[:WARPS]:
+    for warp in sorted(by_warp):
         before = 0.0
         body += f'<text x="{LEFT - 6}" y="{y + ROW:g}" text-anchor="end">warp {warp}</text>' if warp % 4 == 0 else ""
         for event in by_warp[warp]:
@@ -206,36 +207,12 @@ def _timeline(d: At) -> str:
     body += axis_below(end, "{:,.0f}".format, y)
     body += f'<rect class="veil" visibility="hidden" x="{LEFT:g}" y="0" width="{_WIDE:g}" height="{y:g}"/>'
     legend = "".join(f"<li>{mark(i)} {escape(name)}</li>" for i, name in enumerate(reasons))
-    caption = f"Timeline of {min(len(by_warp), WARPS)} warps of one multiprocessor over {end:,.0f} cycles"
+    caption = f"Timeline of {len(by_warp)} warps of one multiprocessor over {end:,.0f} cycles"
     whole = d["cycles"].number
     over = f"the first {end:,.0f} of {whole:,.0f} cycles" if whole > 1.1 * end else "cycles"
     chart = figure("timeline", f"Warp by warp, {over}", body, caption, y + 30, f'<ul class="legend">{legend}</ul>')
-    return chart.replace('<figure id="timeline">', '<figure id="timeline" data-play="Time of the simulation">', 1)
-
-
-def _beside(d: At) -> str:
-    """The GPU's launch, kernel and copies over the CPU's call, threads starting and computing, on one axis."""
-    beside = d["beside"]
-    cpu = beside["cpu"]
-    rows = (
-        ("GPU", (("launch", beside["launch_s"]), ("kernel", d["time_s"]), ("copies over PCIe", beside["copy_s"]))),
-        ("CPU", (("call and threads start", cpu["fork_s"]), ("computing", cpu["time_s"]))),
-    )
-    ends = [sum(p.number for _, p in rows[0][1]), max(p.number for _, p in rows[1][1])]
-    names = [name for _, parts in rows for name, _ in parts]
-    y, body = 6.0, ""
-    for processor, parts in rows:
-        body += f'<text x="{LEFT - 6}" y="{y + 14:g}" text-anchor="end">{processor}</text>'
-        at = 0.0
-        for name, place in parts:
-            to = place.number if processor == "CPU" else at + place.number
-            body += _box(at / max(ends), to / max(ends), y, colour(names.index(name)), f"{name}: {place.text}", 20.0)
-            at = to
-        y += 28.0
-    body += axis_below(max(ends), format_duration, y)
-    legend = "".join(f"<li>{mark(i)} {escape(name)}</li>" for i, name in enumerate(names))
-    caption = f"GPU {format_duration(ends[0])} with launch and copies, CPU {format_duration(ends[1])}"
-    return figure("beside", "Beside a CPU", body, caption, y + 24, f'<ul class="legend">{legend}</ul>')
+    played = f'<figure id="timeline" data-play="Time of the simulation" data-end="{end:g}"'
+    return chart.replace('<figure id="timeline"', played, 1)
 
 
 def _box(start: float, stop: float, y: float, ink: str, words: str, high: float = ROW) -> str:

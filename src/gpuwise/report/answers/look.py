@@ -21,6 +21,13 @@ figure{container-type:inline-size}
 figure svg.bar{width:100%;margin:0}
 figure svg:not(.bar):not(.mark){width:calc(100% - 1.5rem);margin:0 0 0 1.5rem;overflow:visible}
 figure .wide svg:not(.bar):not(.mark){width:30rem;max-width:none;margin:0}}
+.race{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,20rem),1fr));gap:1rem 2rem;margin:.6rem 0}
+.side{background:var(--card);padding:.8rem 1rem;display:flex;flex-direction:column}.side h3{margin:0;font-size:1.05rem}
+.side p{margin:.2rem 0 .5rem;font-size:.88rem;color:var(--muted)}.side .cells{margin-top:auto;max-height:13rem}
+.side .phase{font-weight:700;color:var(--ink);font-size:1rem;margin:.5rem 0 .2rem}.side[data-phase=done] .phase{color:var(--good)}
+.lane{stroke:var(--card);stroke-width:.5;fill:none}
+.counters{margin:0;font-variant-numeric:tabular-nums}.counters div{display:flex;justify-content:space-between;gap:1rem}
+.counters dt{color:var(--muted)}.counters dd{margin:0;font-weight:600}
 pre{white-space:pre-wrap;overflow-wrap:anywhere;background:var(--card);padding:.8rem}
 """
 

@@ -43,39 +43,157 @@ function Input({ field, value, set }) {
   return html`<div class="field"><label for=${id}>${field.label}</label>${control}</div>`;
 }
 
-// draws the veil of a timeline away: played, stepped or scrubbed; answers with what ends it
-function plays(figure) {
+// three digits and the prefix of their size, as the server writes them
+const three = (x) => {
+  const digits = x ? Math.max(0, 2 - Math.floor(Math.log10(Math.abs(x)))) : 0;
+  const text = x.toFixed(Math.min(digits, 20));
+  return digits > 1 ? text.replace(/\.?0+$/, "") : text;
+};
+const sized = (value, sizes, unit) => {
+  const [size, prefix] = sizes.find(([s]) => value >= s) || sizes[sizes.length - 1];
+  return `${three(value / size)} ${prefix}${unit}`;
+};
+const seconds = (s) => sized(s, [[1, ""], [1e-3, "m"], [1e-6, "u"]], "s");
+const rate = (r) => sized(r, [[1e15, "P"], [1e12, "T"], [1e9, "G"], [1e6, "M"], [1e3, "k"], [1, ""]], "/s");
+const whole = (n) => Math.floor(n).toLocaleString("en");
+
+const PLAY_S = 8;
+const SPEEDS = [0.25, 0.5, 1, 2, 4];
+const STEPS = 200;
+
+// uncovers a drawing up to a share of its time
+function unveil(figure) {
   const veil = figure.querySelector(".veil");
   const from = +veil.getAttribute("x");
   const all = +veil.getAttribute("width");
-  const steps = 200;
-  const row = figure.insertBefore(document.createElement("div"), figure.querySelector("svg"));
-  const button = row.appendChild(document.createElement("button"));
-  const slider = row.appendChild(document.createElement("input"));
-  const next = row.appendChild(document.createElement("button"));
-  row.className = "play";
-  button.type = next.type = "button";
-  next.textContent = "Step";
-  Object.assign(slider, { type: "range", min: 0, max: steps, value: steps });
-  slider.setAttribute("aria-label", figure.dataset.play);
-  let timer = 0;
-  const show = () => {
-    veil.setAttribute("x", from + (all * slider.value) / steps);
-    veil.setAttribute("width", all * (1 - slider.value / steps));
-    veil.setAttribute("visibility", "visible");
-    button.textContent = timer ? "Pause" : "Play";
+  return (share) => Object.entries({ x: from + all * share, width: all * (1 - share), visibility: "visible" }).forEach(([name, value]) => veil.setAttribute(name, value));
+}
+
+// what is played: `end()` is its last moment, `draw(at)` shows one, `words(x)` writes one, `slower(x)` what x of it in a second means
+function timeline(figure) {
+  const uncover = unveil(figure);
+  const end = +figure.dataset.end;
+  return { end: () => end, draw: (at) => uncover(at / end), words: (x) => `${whole(x)} cycles`, slower: () => "" };
+}
+
+// a straight line through points of time and parts done
+function partsAt(ends, t) {
+  let [before, done] = [0, 0];
+  for (const [at, parts] of ends) {
+    if (t < at) return done + ((parts - done) * (t - before)) / (at - before);
+    [before, done] = [at, parts];
+  }
+  return done;
+}
+
+function race(figure) {
+  const { items, end, copied, axis, sides } = JSON.parse(figure.dataset.race);
+  const uncover = unveil(figure);
+  let copies = true;
+  const runners = sides.map((side, i) => ({
+    ...side,
+    panel: figure.querySelectorAll(".side")[i],
+    bars: [...figure.querySelectorAll(`[data-side="${i}"]`)],
+    each: side.cells.flatMap(([count, parts]) => Array(count).fill(parts)),
+  }));
+  const sum = (all) => all.reduce((a, b) => a + b, 0);
+  const lengths = (side) => side.phases.map(([name, s]) => (name === copied && !copies ? 0 : s));
+  const total = (side) => sum(lengths(side));
+  const lay = () =>
+    runners.forEach((side) =>
+      lengths(side).forEach((s, n, all) => {
+        side.bars[n].setAttribute("x", axis[0] + (sum(all.slice(0, n)) / end) * axis[1]);
+        side.bars[n].setAttribute("width", s ? Math.max((s / end) * axis[1], 0.4) : 0);
+      }),
+    );
+  const drawSide = (side, at) => {
+    const long = lengths(side);
+    const all = sum(long);
+    const phase = long.findIndex((_, n) => at < sum(long.slice(0, n + 1)));
+    const done = partsAt(side.ends, Math.max(at - sum(long.slice(0, side.work)), 0));
+    const share = sum(side.each.map((parts) => Math.min(parts, done))) / sum(side.each);
+    const time = Math.min(at, all);
+    const high = +side.panel.querySelector(".cells").dataset.cell;
+    side.panel.querySelectorAll(".done").forEach((cell, n) => {
+      const full = side.each[n] ? Math.min(done / side.each[n], 1) : 0;
+      cell.setAttribute("height", high * full);
+      cell.setAttribute("y", high * (1 - full));
+    });
+    const name = phase >= 0 && side.phases[phase][0];
+    const shown = {
+      phase: phase < 0 ? `done after ${seconds(all)}` : name === copied ? "copying over PCIe" : name,
+      items: whole(items * share + 1e-6),
+      time: seconds(time),
+      rate: share ? rate((items * share) / time) : "0 /s",
+      cycles: side.clock && whole(time * side.clock + 0.5),
+      instructions: side.instructions && whole(side.instructions * share + 0.5),
+    };
+    for (const place of side.panel.querySelectorAll("[data-show]")) place.textContent = shown[place.dataset.show];
+    side.panel.dataset.phase = phase < 0 ? "done" : phase === side.work ? "work" : "wait";
   };
-  const stop = () => (clearInterval(timer), (timer = 0), show());
-  const step = () => (slider.stepUp(), +slider.value >= steps ? stop() : show());
-  button.onclick = () => {
-    if (timer) return stop();
-    if (+slider.value >= steps) slider.value = 0;
-    timer = setInterval(step, 40);
+  const draw = (at) => (uncover(at / end), runners.forEach((side) => drawSide(side, at)));
+  const choose = (show) => {
+    const label = figure.appendChild(document.createElement("label"));
+    label.className = "flag";
+    const box = Object.assign(document.createElement("input"), { type: "checkbox", onchange: () => ((copies = !box.checked), lay(), show()) });
+    label.append(box, " The data is on the GPU already");
+  };
+  const copying = sides.some((side) => side.phases.some(([name]) => name === copied));
+  return { end: () => Math.max(...runners.map(total)), draw, words: seconds, slower: (x) => `, ${whole(1 / x + 0.5)} times slower`, choose: copying && choose };
+}
+
+// played, stepped or scrubbed, at a pace that one can follow; answers with what ends it
+function plays(figure) {
+  const still = matchMedia("(prefers-reduced-motion:reduce)");
+  const { end, draw, words, slower, choose } = figure.dataset.race ? race(figure) : timeline(figure);
+  const row = figure.insertBefore(document.createElement("div"), figure.querySelector(":scope > svg, :scope > .race"));
+  const made = (name, more) => Object.assign(row.appendChild(document.createElement(name)), more);
+  row.className = "play";
+  const button = made("button", { type: "button" });
+  const next = made("button", { type: "button", textContent: "Step" });
+  const slider = made("input", { type: "range", min: 0, max: STEPS });
+  slider.setAttribute("aria-label", figure.dataset.play);
+  const speed = made("select", { ariaLabel: "Speed" });
+  SPEEDS.forEach((s) => speed.append(new Option(`${s} x speed`, s, s === 1, s === 1)));
+  const pace = made("output");
+  let all = end();
+  let at = all;
+  let frame = 0;
+  let last = 0;
+  // how much of its time passes in a second: a round number with which all of it takes eight seconds at most
+  const perSecond = () => {
+    const least = end() / PLAY_S;
+    const power = 10 ** Math.floor(Math.log10(least));
+    return speed.value * power * [1, 2, 5, 10].find((m) => m * power >= least * 0.999999);
+  };
+  const show = () => {
+    slider.value = Math.round((at / end()) * STEPS);
+    slider.ariaValueText = words(at);
+    button.textContent = frame ? "Pause" : "Play";
+    pace.textContent = `1 s here is ${words(perSecond()).replace(".0 ", " ")}${slower(perSecond())}`;
+    draw(still.matches && frame ? (Math.floor((at / end()) * 10) / 10) * end() : at);
+  };
+  const stop = () => (cancelAnimationFrame(frame), (frame = 0), show());
+  const tick = (now) => {
+    at = Math.min(at + (Math.max(now - last, 0) / 1000) * perSecond(), end());
+    last = now;
+    if (at >= end()) return stop();
+    frame = requestAnimationFrame(tick);
     show();
   };
-  next.onclick = () => (timer && stop(), slider.stepUp(), show());
-  slider.oninput = () => (timer ? stop() : show());
+  const play = () => {
+    if (at >= end()) at = 0;
+    last = performance.now();
+    frame = requestAnimationFrame(tick);
+    show();
+  };
+  button.onclick = () => (frame ? stop() : play());
+  next.onclick = () => ((at = Math.min(at + end() / STEPS, end())), stop());
+  slider.oninput = () => ((at = (slider.value / STEPS) * end()), stop());
+  speed.onchange = () => show();
+  if (choose) choose(() => ((at = at >= all ? end() : Math.min(at, end())), (all = end()), show()));
   show();
+  if (figure.dataset.race && !still.matches) play();
   return stop;
 }
 
@@ -167,7 +285,7 @@ function Ask({ question, start, link }) {
   };
   // a slider, a point: this layout at once, and the search with what is held behind it
   const move = (changes, whole) => {
-    const next = { ...(Object.keys(changes).some(leads) ? {} : fields), ...changes };
+    const next = { ...without(fields, Object.keys(changes)), ...changes };
     keep(next, whole);
     clearTimeout(timer.current);
     control.current && control.current.abort();
@@ -199,8 +317,12 @@ function Ask({ question, start, link }) {
     if (question.opens || !question.fields.length || (Object.values(start).some(Boolean) && question.needs.every((n) => start[n]))) search(start);
     return () => (clearTimeout(timer.current), control.current && control.current.abort());
   }, []);
-  const leads = (name) => question.fields.some((f) => f.leads && f.name === name);
-  const set = (name, value) => setFields((was) => ({ ...(leads(name) ? {} : was), [name]: value }));
+  // another choice of a field that leads others leaves them empty
+  const without = (was, names) => {
+    const led = question.fields.filter((f) => names.includes(f.name)).flatMap((f) => f.leads);
+    return Object.fromEntries(Object.entries(was).filter(([name]) => !led.includes(name)));
+  };
+  const set = (name, value) => setFields((was) => ({ ...without(was, [name]), [name]: value }));
   const asked = question.fields.filter((f) => !question.quick || f.name !== question.quick[0]);
   const first = asked.filter((f) => !f.more);
   const more = asked.filter((f) => f.more);
