@@ -90,6 +90,10 @@ CASES: tuple[tuple[str, tuple[str, ...]], ...] = (
         "capacity llama-3.2-1b --on l40s --workload in=400,out=60 --rate 30/s --quick",
         ("30 requests/s", "p99|p95", r"\$\d", "vllm serve"),
     ),
+    (
+        "capacity llama-3.2-1b --on l40s --workload in=400,out=60 --concurrency 16 --all",
+        ("16 in flight", "tokens/s", "Latency of one replica", "--max-concurrency 16"),
+    ),
     ("capacity llama-3.2-1b --on l40s --workload in=400,out=60 --slo ttft_p95=1ms", ("nothing here", "allowed")),
     ("capacity vit-l-16 --on A100-80GB --rate 200/s", ("200 images/s", "one alone", r"\$3\.\d\d", "gpuwise capacity")),
     ("capacity whisper-large-v3 --on L40S --rate 2/s --all", ("windows/s", "speech", r"\$\d")),

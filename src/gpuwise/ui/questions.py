@@ -176,6 +176,7 @@ QUESTIONS: Mapping[str, Question] = {
             _choice("workload", "Workload", "chat code rag agent summarise reasoning", more=False),
             Field("slo", "Targets", example="ttft_p95=1s,itl_p99=50ms", more=True),
             Field("think", "Between two requests", example="45s", more=True),
+            Field("concurrency", "or requests in flight", example="64", more=True),
             _choice("engine", "Engine", "vllm sglang trtllm llama.cpp"),
             Field("weights", "Bits of a weight", example="16,8", more=True),
             _choice("kv_cache", "Key-value cache", "bf16 fp8"),

@@ -214,3 +214,31 @@ def test_an_engine_of_one_kind_of_machine_under_its_other_name(gpuwise: Callable
     assert (chosen["engine"], chosen["weights"]) == ("mlx-lm", "mlx_4bit")
     refused = gpuwise("capacity", "llama-3.1-8b", "--on", "4090", *asked)
     assert refused.code == 2 and "MLX LM does not run on RTX 4090" in refused.err and "hint: take vllm" in refused.err
+
+
+LOOP = ("capacity", "llama-3.2-1b", "--on", "l40s", "--workload", "in=400,out=60", "--concurrency")
+
+
+def test_requests_in_flight_are_answered_as_they_are(gpuwise: Callable[..., Any]) -> None:
+    ran = gpuwise(*LOOP, "16", "--slo", "ttft_p95=1s")
+    assert ran.code == 0 and "with 16 in flight" in ran.out.splitlines()[0]
+    missed = gpuwise(*LOOP, "16", "--slo", "ttft_p95=1ms")
+    assert missed.code == 1 and "34.6 ms, target 1 ms" in " ".join(missed.out.split())
+    made = json.loads(gpuwise(*LOOP, "16", "--json").out)["closed"]
+    assert made["met"] and made["most_in_flight"] is None and [p["in_flight"] for p in made["curve"]] == [1, 4, 8, 16, 32]
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        ((*LOOP, "16", "--users", "2"), "give one of them"),
+        ((*LOOP, "16", "--rate", "2/s"), "give one of them"),
+        ((*LOOP, "100000"), "--concurrency 4096, or less"),
+        (("capacity", "llama-3.2-1b", "--concurrency", "2"), "--on H100-SXM"),
+        ((*LOOP, "2", "--think", "1s"), "--users"),
+        ((*LOOP, "2", "--measure", "http://127.0.0.1:1"), "leave --concurrency out"),
+    ],
+)
+def test_what_cannot_be_in_flight_is_refused(gpuwise: Callable[..., Any], words: tuple[str, ...], hint: str) -> None:
+    ran = gpuwise(*words)
+    assert ran.code == 2 and ran.out == "" and hint in ran.err

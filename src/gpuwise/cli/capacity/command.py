@@ -65,6 +65,9 @@ class Traffic:
     """Users at once; each sends the next request --think after the last answer."""
     think: Duration | None = None
     """Time between an answer and the user's next request: 45s."""
+    concurrency: Whole | None = None
+    """Requests in flight at all times, as `vllm bench serve --max-concurrency` sends them: 64. Needs --on; without --slo
+    nothing is asked of the latencies."""
     max: Annotated[bool, Parameter(negative="")] = False
     """Report the highest throughput within the latency targets."""
     batching: Annotated[str | None, Parameter(metavar="KIND:N")] = None
@@ -200,6 +203,11 @@ def capacity(
     held = as_named(model, arch, held)
     load, targets, demand = question(arch, asked, held)
     wanted, today = wanted_of(held, load), datetime.date.today()
+    if asked.concurrency is not None:
+        if sent.measure is not None or calibrated:
+            raise InputError("--measure and --calibrated are for a rate or users", hint="leave --concurrency out")
+        targets = () if asked.slo is None else targets
+        return _in_flight(arch, on, load, targets, asked.concurrency, wanted, held, shown, json=json, html=html)
     ranked, within = None, _limits(held)
     strongest = None if json or html is not None or shows_part(shown, "changes") else (ROWS, WEAK_GAIN)
     if on is not None and (held.buy or held.form is not None or held.max_watts is not None):
@@ -271,6 +279,47 @@ def _enough(on: str, asked: Question) -> Draft:
         except GpuwiseError:
             break
     raise refusal
+
+
+def _in_flight(
+    arch: Architecture,
+    on: str | None,
+    load: Load,
+    targets: tuple[Target, ...],
+    concurrency: int,
+    wanted: Requirements,
+    constraints: Constraints,
+    shown: Shown | None,
+    *,
+    json: bool,
+    html: Path | None,
+) -> int:
+    """What the accelerators do with that many requests in flight; exit code 1 where they miss the targets or the budget."""
+    import datetime
+
+    from gpuwise.cli.progress import progress
+    from gpuwise.facts.hardware.naming import USUAL, find_cluster
+    from gpuwise.serve.capacity.closed import closed_on
+    from gpuwise.serve.capacity.document import closed_document
+
+    if on is None:
+        raise InputError("--concurrency needs --on", hint="name the accelerators: --on H100-SXM")
+    with progress("simulating") as say:
+        answer = closed_on(
+            arch,
+            find_cluster(on, prefer=USUAL),
+            load,
+            targets,
+            concurrency,
+            wanted,
+            datetime.date.today(),
+            usd_per_hour=constraints.price,
+            provider=constraints.provider,
+            progress=say,
+        )
+    _show(closed_document(answer), constraints.budget, shown, json=json, html=html)
+    dear = constraints.budget is not None and (answer.usd_per_hour is None or answer.usd_per_hour > constraints.budget)
+    return 1 if dear or not answer.best.point.met else 0
 
 
 def _served(model: str, workload: str | None) -> Architecture | ConvNet | Denoiser:
@@ -404,7 +453,14 @@ def question(arch: Architecture, traffic: Traffic, constraints: Constraints) -> 
     if traffic.trace is not None and traffic.workload is not None:
         raise InputError("--trace and --workload are two loads", hint="give one of them")
     options = [
-        name for name, value in (("--rate", traffic.rate), ("--users", traffic.users), ("--max", traffic.max or None)) if value
+        name
+        for name, value in (
+            ("--rate", traffic.rate),
+            ("--users", traffic.users),
+            ("--concurrency", traffic.concurrency),
+            ("--max", traffic.max or None),
+        )
+        if value
     ]
     if len(options) > 1:
         raise InputError(" and ".join(options) + " both set the load", hint="give one of them")

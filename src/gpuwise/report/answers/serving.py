@@ -44,6 +44,8 @@ def capacity_answer(document: Mapping[str, Any], budget_usd_per_hour: float | No
     """The answer for a load of tokens; over ``budget_usd_per_hour`` it is a no."""
     if "forward" in document:
         return passes_answer(document)
+    if "closed" in document:
+        return _closed(At(document), budget_usd_per_hour)
     d = At(document)
     ranked = list(_ranked(d["ranked"])) if d["ranked"] else []
     if "model" not in document:
@@ -151,6 +153,88 @@ def _figures(d: At, served: At, load: At, each: At, asked: bool) -> Iterator[Fig
     written = fleet["usd_per_million_output_tokens"]
     if written:
         yield Figure("a million written", written, span(written), "tokens")
+
+
+def _closed(d: At, budget_usd_per_hour: float | None) -> Answer:
+    """What a number of requests in flight get."""
+    c = d["closed"]
+    load, n, usd, asked = c["at_load"], c["in_flight"], c["usd_per_hour"], bool(d["targets"])
+    dear = budget_usd_per_hour is not None and not (usd and usd.number <= budget_usd_per_hour)
+    written = Number(c["output_tokens_per_s"].expected, format_number)
+    verdict: list[Phrase] = [_named(d["model"].text), " on ", d["on"].text, " with ", n, " in flight: ", written, " tokens/s"]
+    if asked:
+        missed = [t for t in load["targets"] if not t["met"].value]
+        verdict += [
+            ("; ", statistic_words(t["target"].text), " ", t["value_s"], ", target ", _limit(d, t["target"].text)) for t in missed
+        ]
+        verdict += [] if missed else ["; within the targets"]
+    if dear:
+        verdict.append(f"; over the budget of {format_usd(budget_usd_per_hour or 0.0)} an hour")
+    each = f"{c['copies'].text} replicas, each " if c["copies"].number > 1 else "One replica: "
+    waiting = n.number > c["most_at_once"].number
+    latency, cache = load["latency_s"], c["memory"]
+    figures = [
+        Figure("tokens/s", written, span(c["output_tokens_per_s"], format_number), (_requests(c["requests_per_s"]), " answered")),
+        Figure("first token", latency["ttft"]["p50"], "", ("median; 95 of 100 within ", latency["ttft"]["p95"])),
+        Figure(
+            "then", latency["tpot"]["p50"], "", ("a token in the median, ", load["output_tokens_per_s_of_a_user"], " a second")
+        ),
+        Figure("an answer", latency["e2e"]["p50"], "", ("median; 95 of 100 within ", latency["e2e"]["p95"])),
+    ]
+    if asked:
+        most = c["most_in_flight"]
+        words: Phrase = (most, " in flight") if most.value is not None else "none in flight"
+        figures.append(Figure("at most", words, "", "within the targets"))
+    if c["usd_per_million_output_tokens"]:
+        price = c["usd_per_million_output_tokens"]
+        figures.append(Figure("a million written", price.expected, span(price), ("tokens; ", usd, " an hour")))
+    held: Phrase = ("of ", cache["kv_tokens"], " tokens, ", Number(cache["kv_bytes"], format_bytes), " a GPU")
+    figures.append(Figure("cache", (Number(load["kv_fill"], _percent), " full"), "", held))
+    rows = [
+        Row(
+            [
+                Cell(p["in_flight"]),
+                Cell(Number(p["output_tokens_per_s"].expected, format_number)),
+                *(Cell(p["latency_s"][m][q]) for m, q in (("ttft", "p50"), ("ttft", "p95"), ("tpot", "p50"), ("e2e", "p50"))),
+                Cell(Number(p["kv_fill"], _percent)),
+            ],
+            mark="best" if p["in_flight"].number == n.number else "",
+        )
+        for p in reversed(list(c["curve"]))
+    ]
+    columns = [
+        Column("in flight", words=True),
+        Column("tokens/s"),
+        Column("TTFT p50"),
+        Column("TTFT p95"),
+        Column("a token p50"),
+        Column("whole p50", leaves=1),
+        Column("cache", leaves=2),
+    ]
+    others = [f"{o['configuration'].text}: {o['why_not'].text}" for o in d["considered"]]
+    source = d["workload"]["source"].text
+    engine = [f"the engine runs at most {c['most_at_once'].text} at once, the others wait"] if waiting else []
+    return Answer(
+        "capacity",
+        verdict,
+        "no" if dear or not c["met"].value else "yes",
+        (each, c["words"].text, f"; {d['workload']['title'].text}"),
+        figures,
+        [
+            Section("flight", TITLES["flight"], [Table(TITLES["flight"], columns, rows)], first=True),
+            Section("latency", TITLES["latency"], [_latency(load)]),
+            *([Section("layouts", TITLES["layouts"], [Notes(others)])] if others else []),
+            Section("start", TITLES["start"], list(_commands(c["start_all"]))),
+            Section("prove", TITLES["prove"], list(_commands(c["load_tests"]))),
+        ],
+        Command("Start it", words=(c["start"]["command"].text,)),
+        assumed=[
+            "a request is sent as soon as an answer has come",
+            *engine,
+            *([] if source in ("given", "-") else [f"load: {source}"]),
+            *(str(x.value) for x in d["notes"]),
+        ],
+    )
 
 
 def _missed(d: At, ranked: list[Section], assumed: list[str]) -> Answer:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import datetime
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -16,6 +17,7 @@ from gpuwise.facts.hardware.systems import Cluster
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.predict.estimate import Estimate
 from gpuwise.serve.capacity.changes import Change, changes
+from gpuwise.serve.capacity.closed import copies_in_loop, in_loop, is_crowded
 from gpuwise.serve.capacity.commands import Command, load_tests, start_commands
 from gpuwise.serve.capacity.configurations import Configuration, Requirements
 from gpuwise.serve.capacity.fleet import Demand, Fleet, about, fleet_for
@@ -55,9 +57,8 @@ from gpuwise.units import format_number, format_usd
 CURVE_POINTS = 9
 ROUGH_REQUESTS, ROUGH_RESOLUTION = 300, 1.08
 """Number of requests and resolution of a search that only ranks (pick/capacity.py)."""
-ROUNDS, SETTLED, CURVE_ROUNDS = 6, 0.01, 12
-"""Requests of each of few users that are simulated, and the most runs until the rate of many changes by no more than this; times
-that it is worked out on the curve before."""
+TURNS, SETTLED, CURVE_ROUNDS = 6, 0.01, 12
+"""Most runs until the rate of many users changes by no more than the second; times that it is worked out on the curve before."""
 MANY_USERS = 30
 """Users of one replica above which they count as independent."""
 ANYTHING = Requirements()
@@ -196,7 +197,15 @@ class Draft:
             usd_per_hour=q.usd_per_hour,
             provider=q.provider,
             e2e_s=e2e_s,
+            copies=self._in_loop,
         )
+
+    @cached_property
+    def _in_loop(self) -> int | None:
+        """Replicas for users who wait for each other; None where the load is a rate."""
+        q, limit = self.question, self.limit
+        assert limit is not None
+        return copies_in_loop(limit, q.load, q.targets, q.demand) if is_crowded(q.demand, limit) else None
 
     def completed(self, *, suggest: bool = True) -> Capacity:
         """The answer without the effects of single changes; with ``suggest``, including that for near targets if these are not
@@ -307,7 +316,8 @@ def _served(draft: Draft, limit: Limit) -> Recommendation:
     if closed is None:
         point = operate(configuration, load, share, targets, n, settle=True)
     else:
-        point = _with_users(configuration, load, closed, (limit.alone, *points), targets, n)
+        crowded = is_crowded(q.demand, limit)
+        point = _with_users(configuration, load, closed, (limit.alone, *points), targets, n, crowded=crowded)
         fleet = draft.fleet(each, point.run.mean("e2e"))
         share = point.rate_per_s
     return Recommendation(
@@ -336,20 +346,26 @@ def _knee(limit: Limit, load: Load, n: int) -> float:
 
 
 def _with_users(
-    configuration: Configuration, load: Load, closed: ClosedLoop, points: Sequence[Point], targets: Sequence[Target], n: int
+    configuration: Configuration,
+    load: Load,
+    closed: ClosedLoop,
+    points: Sequence[Point],
+    targets: Sequence[Target],
+    n: int,
+    *,
+    crowded: bool,
 ) -> Point:
     """A replica with its users, at the rate that results from the answer times on the curve of ``points``. Few users wait for
-    each other; many, with different pauses, act like a rate."""
+    each other, and so do ``crowded`` ones; many, with different pauses, act like a rate."""
     open_ones = [p for p in points if not p.saturated]
     rates, e2e_s = [p.rate_per_s for p in open_ones], [p.run.mean("e2e") for p in open_ones]
     rate = closed.users / (closed.think_s + e2e_s[0])
     for _ in range(CURVE_ROUNDS):
         rate = (rate + closed.users / (closed.think_s + float(np.interp(rate, rates, e2e_s)))) / 2.0
-    if closed.users < MANY_USERS and configuration.apart is None:
-        point = operate(configuration, load, rate, targets, max(n, ROUNDS * closed.users), closed=closed)
-        return replace(point, rate_per_s=closed.users / (closed.think_s + point.run.mean("e2e")))
+    if configuration.apart is None and (crowded or closed.users < MANY_USERS):
+        return in_loop(configuration, load, closed, targets, rate, n)
     point = operate(configuration, load, rate, targets, n)
-    for _ in range(ROUNDS):
+    for _ in range(TURNS):
         before, rate = rate, closed.users / (closed.think_s + point.run.mean("e2e"))
         if abs(rate / before - 1.0) < SETTLED:
             break

@@ -25,6 +25,8 @@ from gpuwise.serve.load.workloads import Workload
 LOCAL = "http://localhost:8000"
 PREFILL_PORT, DECODE_PORT = 8100, 8200
 """Ports of prefill and decode replicas."""
+CLOSED_ROUNDS, LEAST_CLOSED = 10, 50
+"""Requests of a closed load test for each one in flight, and in all."""
 SECONDS = 180.0
 """Seconds of load in a test: long enough for a queue to grow."""
 _CHECKPOINT = {"int4_wo": "AWQ or GPTQ", "nvfp4": "NVFP4", "mxfp4": "MXFP4", "int8_wo": "8-bit", "fp8": "FP8", "fp8_block": "FP8"}
@@ -126,6 +128,14 @@ def load_tests(configuration: Configuration, load: Load, targets: Sequence[Targe
     )
 
 
+def closed_test(configuration: Configuration, load: Load, in_flight: int) -> Command:
+    """A load test of one replica with ``in_flight`` requests in flight."""
+    served = configuration.config.program.served_as
+    named = ["--served-model-name", served] if served else []
+    count = max(CLOSED_ROUNDS * in_flight, LEAST_CLOSED)
+    return _vllm_bench(model_name(configuration.arch), load, load.at(1.0, 2000), (), None, named, (in_flight, count))
+
+
 def _gpuwise(configuration: Configuration, load: Load, targets: Sequence[Target], rate_per_s: float) -> Command:
     source = load.source
     asked = ["--workload", source.name] if isinstance(source, Workload) else ["--trace", source.name]
@@ -157,16 +167,26 @@ def _shape(requests: Requests) -> tuple[float, float, float, float]:
 
 
 def _vllm_bench(
-    model: str, load: Load, requests: Requests, targets: Sequence[Target], rate_per_s: float, named: Sequence[str] = ()
+    model: str,
+    load: Load,
+    requests: Requests,
+    targets: Sequence[Target],
+    rate_per_s: float | None,
+    named: Sequence[str] = (),
+    closed: tuple[int, int] = (0, 0),
 ) -> Command:
+    """At a rate; without one ``closed`` is how many are in flight, and how many are sent."""
     prompt, _, output, _ = _shape(requests)
     shared = load.source.shared_prefix if isinstance(load.source, Workload) else 0
     cv = load.source.gap_cv if isinstance(load.source, Workload) else 1.0
     words = ["--base-url", LOCAL, "--model", model, *named, "--dataset-name", "random"]
     words += ["--random-input-len", f"{prompt - shared:.0f}", "--random-output-len", f"{output:.0f}"]
     words += ["--random-prefix-len", str(shared)] if shared else []
-    words += ["--request-rate", f"{rate_per_s:.3g}", "--num-prompts", str(_count(rate_per_s))]
-    words += ["--burstiness", f"{1 / cv**2:.3g}"] if cv > 0 and not math.isclose(cv, 1.0, rel_tol=0.02) else []
+    if rate_per_s is None:
+        words += ["--max-concurrency", str(closed[0]), "--num-prompts", str(closed[1])]
+    else:
+        words += ["--request-rate", f"{rate_per_s:.3g}", "--num-prompts", str(_count(rate_per_s))]
+        words += ["--burstiness", f"{1 / cv**2:.3g}"] if cv > 0 and not math.isclose(cv, 1.0, rel_tol=0.02) else []
     percentiles = sorted({50.0, *(t.percentile for t in targets if t.percentile is not None)})
     words += ["--percentile-metrics", "ttft,tpot,itl,e2el", "--metric-percentiles", ",".join(f"{p:g}" for p in percentiles)]
     names = {"ttft": "ttft", "tpot": "tpot", "e2e": "e2el"}

@@ -8,7 +8,8 @@ from typing import cast
 from gpuwise.predict.estimate import Estimate, to_document
 from gpuwise.serve.capacity.answer import Capacity, Miss, Recommendation
 from gpuwise.serve.capacity.changes import Change
-from gpuwise.serve.capacity.commands import Command
+from gpuwise.serve.capacity.closed import Closed
+from gpuwise.serve.capacity.commands import Command, closed_test, start_commands
 from gpuwise.serve.capacity.configurations import Configuration
 from gpuwise.serve.capacity.fleet import Fleet
 from gpuwise.serve.capacity.rate import PERCENTILES, Point
@@ -16,6 +17,7 @@ from gpuwise.serve.capacity.saturation import kv_fill
 from gpuwise.serve.capacity.search import Assessment, throughput
 from gpuwise.serve.load.workloads import Workload
 from gpuwise.serve.simulate.run import METRICS, Metric
+from gpuwise.units import HOUR_S, MEGA
 
 TIMELINE_S, TIMELINE_POINTS = 60.0, 120
 
@@ -55,6 +57,49 @@ def capacity_document(answer: Capacity) -> dict[str, object]:
     return cast("dict[str, object]", to_document(document))
 
 
+def closed_document(answer: Closed) -> dict[str, object]:
+    """What a number of requests in flight get: ``closed`` in place of ``served``."""
+    best, configuration = answer.best, answer.best.configuration
+    memory, usd = configuration.server.memory, answer.usd_per_hour
+    written = best.output_tokens_per_s
+    price_of_million = None if usd is None else written.inverse(usd / HOUR_S * MEGA)
+    engine_most = best.copies * configuration.server.limits.sequences
+    document = {
+        "model": answer.arch.id,
+        "on": answer.cluster.label,
+        "system": answer.cluster.system.id,
+        "accelerators": answer.cluster.n_accelerators,
+        "workload": _load(answer),
+        "targets": [{"target": t.key, "limit_s": t.limit_s} for t in answer.targets],
+        "closed": {
+            "in_flight": best.total,
+            "configuration": configuration.document(),
+            "words": configuration.words,
+            "copies": best.copies,
+            "output_tokens_per_s": written,
+            "requests_per_s": best.requests_per_s,
+            "at_load": point_document(configuration, best.point),
+            "met": best.point.met,
+            "most_in_flight": answer.most,
+            "most_at_once": engine_most,
+            "curve": [
+                {"in_flight": x.total, "output_tokens_per_s": x.output_tokens_per_s} | point_document(configuration, x.point)
+                for x in answer.curve
+            ],
+            "memory": {"kv_tokens": memory.tokens, "kv_bytes": memory.pool, "weight_bytes": memory.weights},
+            "price": answer.price,
+            "usd_per_hour": usd,
+            "usd_per_million_output_tokens": price_of_million,
+            "start": _command(start_commands(configuration)[0]),
+            "start_all": [_command(c) for c in start_commands(configuration)],
+            "load_tests": [_command(closed_test(configuration, answer.load, -(-best.total // best.copies)))],
+        },
+        "considered": [{"configuration": c.words, "accelerators": c.ranks, "why_not": why} for c, why in answer.considered],
+        "notes": [words for words in (answer.arch.assumption, answer.cluster.assumption) if words],
+    }
+    return cast("dict[str, object]", to_document(document))
+
+
 def _feasible(miss: Miss) -> dict[str, object] | None:
     """Near targets that are met reliably."""
     near = miss.feasible
@@ -69,7 +114,7 @@ def _feasible(miss: Miss) -> dict[str, object] | None:
     }
 
 
-def _load(answer: Capacity) -> dict[str, object]:
+def _load(answer: Capacity | Closed) -> dict[str, object]:
     source, requests = answer.load.source, answer.load.at(1.0, 1000)
     return {
         "name": source.name,

@@ -99,10 +99,11 @@ def fleet_for(
     usd_per_hour: float | None = None,
     provider: str | None = None,
     e2e_s: float | None = None,
+    copies: int | None = None,
 ) -> Fleet:
     """Replicas of ``limit``'s configuration for ``demand``, rounded up to whole systems; without a demand, the maximum of
-    ``cluster``. Users send the next request after answers of ``e2e_s``; None: the time at the limit. Raises UnknownNameError
-    for a provider that does not rent it."""
+    ``cluster``. Users send the next request after answers of ``e2e_s``; None: the time at the limit. ``copies`` are the
+    replicas for the peak, where they are known. Raises UnknownNameError for a provider that does not rent it."""
     assert limit.best is not None
     run, ranks = limit.best.run, limit.configuration.ranks
     rate = demand.rate_for(run.mean("e2e"))
@@ -111,7 +112,7 @@ def fleet_for(
         rate = copies * each.expected / demand.peak_over_mean
         now, peak = max(math.ceil(copies / demand.peak_over_mean - 1e-9), 1), copies
     else:
-        peak = copies_for(rate * demand.peak_over_mean, each.expected)
+        peak = copies or copies_for(rate * demand.peak_over_mean, each.expected)
         rate = rate if e2e_s is None else demand.rate_for(e2e_s) or rate
         now = min(copies_for(rate, each.expected), peak)
     whole = Cluster(limit.configuration.system, accelerators_of(limit.configuration.system, ranks, peak))
