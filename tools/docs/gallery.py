@@ -74,6 +74,12 @@ PICTURES = (
         "Forty of sixty-four warps: the registers of a quarter bind.",
     ),
     Picture(
+        "compare",
+        {"names": "4090, L40S, A100-80GB"},
+        "Three GPUs",
+        "What is reached in long runs and what it costs; below, attainable rate over intensity, with a dot where large products are.",
+    ),
+    Picture(
         "cost",
         {"on": "4090", "hours": "3600"},
         "Rent or own",
