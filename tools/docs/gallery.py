@@ -77,7 +77,7 @@ PICTURES = (
         "compare",
         {"names": "4090, L40S, A100-80GB"},
         "Three GPUs",
-        "What is reached in long runs and what it costs; below, attainable rate over intensity, with a dot where large products are.",
+        "What is reached in long runs and what it costs; below, the attainable rate over intensity, a dot where products are.",
     ),
     Picture(
         "cost",
