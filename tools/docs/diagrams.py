@@ -360,6 +360,38 @@ def chips() -> str:
     return framed(130, "CPU, GPU, TPU and NPU, FPGA, ASIC: from flexible to efficient.", "".join(body))
 
 
+def owning() -> str:
+    """What owning and renting one card cost over three years: median and central 80 %."""
+    found = run_command("gpuwise cost own --on 4090 --hours 500/month --scenarios 2k")
+    ways = {o["name"]: o["cumulative_usd"] for o in found["options"]}
+    own, rent = ways["own"], ways["on-demand"]
+    months, most = len(own[1]) - 1, max(max(own[2]), max(rent[2]))
+    left, bottom, wide, high = 56.0, 190.0, 440.0, 170.0
+
+    def place(month: int, usd: float) -> str:
+        return f"{left + wide * month / months:.1f} {bottom - high * usd / most:.1f}"
+
+    body = [text(0, 14, "dollars spent", "muted s"), line(left, bottom, left + wide, bottom, "grid")]
+    for usd in range(0, int(most) + 1, 2500):
+        y = bottom - high * usd / most
+        body += [line(left, y, left + wide, y, "grid"), text(left - 6, y + 4, f"${usd:,}", "muted s", "end")]
+    for year in range(1, months // 12 + 1):
+        body.append(text(left + wide * 12 * year / months, bottom + 16, f"year {year}", "muted s", "end"))
+    for kind, (low, middle, top) in (("f0", own), ("f1", rent)):
+        band = "L".join([place(m, v) for m, v in enumerate(low)] + [place(m, top[m]) for m in range(months, -1, -1)])
+        body.append(f'<path d="M{band}z" class="{kind}" fill-opacity=".18"/>')
+        curve = "L".join(place(m, v) for m, v in enumerate(middle))
+        body.append(f'<path d="M{curve}" pathLength="1" class="l-{kind} line grow"/>')
+    meet = next(m for m in range(months + 1) if rent[1][m] >= own[1][m])
+    x = left + wide * meet / months
+    body += [line(x, 24, x, bottom, "l-muted"), text(x - 6, 36, f"pays back after {meet} months", "ink s", "end")]
+    body += [box(left, 214, 12, 12, "f0"), text(left + 18, 224, "own one RTX 4090", "ink s")]
+    body += [box(left + 150, 214, 12, 12, "f1"), text(left + 168, 224, "rent it, 500 hours a month; bands: 80 %", "ink s")]
+    css = "@keyframes grow{0%{stroke-dashoffset:1}70%,100%{stroke-dashoffset:0}}"
+    css += ".grow{stroke-dasharray:1;animation:grow 8s linear infinite}"
+    return framed(232, "Money spent by owning a card and by renting it, over three years.", "".join(body), css)
+
+
 def batching() -> str:
     """Requests one batch at a time, and with a place given to the next at once."""
     css = "@keyframes head{from{transform:translateX(0)}to{transform:translateX(430px)}}.head{animation:head 8s linear infinite}"
@@ -509,6 +541,7 @@ DRAWINGS: Mapping[str, Callable[[], str]] = {
     "divided": divided,
     "links": links,
     "chips": chips,
+    "owning": owning,
     "batching": batching,
     "power": power,
     "reading": reading,
