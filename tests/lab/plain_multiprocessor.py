@@ -224,9 +224,8 @@ class PlainMultiprocessor:
         taken *= PARTIAL if c.l2_request_bytes > SECTOR and is_partial(e) else 1.0
         self.l2_free = max(self.l2_free, begin) + taken
         early = w < c.resident_blocks * self.width
-        finish, cause = self.l2_free + c.timing.l2_cycles, "memory latency"
-        if fresh and not memory and early:
-            finish = self.l2_free + c.timing.dram_cycles
+        waited = c.timing.dram_cycles if fresh and not memory and early else c.timing.l2_cycles
+        finish, cause = self.l2_free + waited, "L2 bandwidth" if self.l2_free - begin > waited else "memory latency"
         if memory:
             size = memory * SECTOR
             out.dram_bytes += size
@@ -234,8 +233,10 @@ class PlainMultiprocessor:
             taken = size * c.sparse.get(e.array, 1.0) / c.dram_bytes_per_cycle
             taken *= 1 + c.shallow_cycles / (queued + c.shallow_cycles) if c.shallow_cycles else 1
             self.dram_free = max(self.dram_free, begin) + taken
+            finish = self.l2_free + c.timing.l2_cycles
             there = self.dram_free + c.timing.dram_cycles
-            cause = "memory bandwidth" if queued > c.timing.dram_cycles or finish > there else "memory latency"
+            cause = "memory bandwidth" if queued > c.timing.dram_cycles else "memory latency"
+            cause = "L2 bandwidth" if finish > there else cause
             finish = max(finish, there)
         return finish, cause
 

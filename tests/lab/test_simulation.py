@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from dataclasses import replace
 from typing import Any
@@ -21,7 +22,7 @@ from gpuwise.lab.simulation import Simulation, simulate_kernel, simulate_task
 from gpuwise.lab.tasks import TASKS, launch_of
 from gpuwise.predict.cpu import stream_time
 from gpuwise.predict.kernels import single
-from gpuwise.units import GIB
+from gpuwise.units import GIB, format_rate
 
 V100, A100 = find_accelerator("v100-sxm-16gb"), find_accelerator("a100-sxm-80gb")
 DFMA = """
@@ -379,3 +380,43 @@ def test_no_task_is_above_the_memory_without_the_cache(task: str) -> None:
 @pytest.mark.parametrize("gpu", ["l40s", "rtx-4090", "t4", "rtx-2080-ti", "a100-sxm-80gb", "h100-sxm", "rtx-5090", "l4"])
 def test_no_task_of_any_card_is_above_the_memory(task: str, gpu: str) -> None:
     _check_within_memory(task, gpu)
+
+
+LINES = (("a100-sxm-80gb", "h100-sxm-80gb", "h200-sxm-141gb", "b200-sxm"), ("rtx-2080-ti", "rtx-3090", "rtx-4090", "rtx-5090"))
+"""GPUs of a line, each with more bandwidth and multiprocessors than the one before (an H200 has as many as an H100)."""
+
+
+def _check_newer_is_not_slower(task: str, size: int) -> None:
+    for line in LINES:
+        launch = launch_of(TASKS[task], size)
+        made = [simulate_task(TASKS[task], launch, find_accelerator(name), timed_issues=15_000) for name in line]
+        for old, new in itertools.pairwise(made):
+            # a task that waits for single accesses shows their latency, which may be longer on a larger GPU
+            assert new.time_s <= 1.02 * old.time_s or new.bound == "memory latency", (task, size, old.device, new.device)
+
+
+@pytest.mark.parametrize("task", ["gather", "vector-add"])
+def test_a_newer_larger_gpu_of_a_line_is_not_slower(task: str) -> None:
+    """A gather took an A100 half as long as an H100: one of them had the limit of its L2 cache, the other had none."""
+    _check_newer_is_not_slower(task, 1 << 21)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [1 << 14, 1 << 18, 1 << 20, 1 << 23])
+@pytest.mark.parametrize("task", ["gather", "vector-add", "divergence", "reduction"])
+def test_a_newer_larger_gpu_of_a_line_is_not_slower_at_any_size(task: str, size: int) -> None:
+    _check_newer_is_not_slower(task, size)
+
+
+def test_the_cache_that_limits_a_gather_is_named() -> None:
+    made = simulate_task(TASKS["gather"], launch_of(TASKS["gather"], 1 << 21), A100, timed_issues=15_000)
+    assert made.bound == "L2 bandwidth"
+
+
+def test_a_rate_above_the_memory_comes_with_the_rate_of_the_memory() -> None:
+    card, launch = find_accelerator("rtx-4090"), launch_of(TASKS["vector-add"], 1 << 22)
+    made = simulate_task(TASKS["vector-add"], launch, card)
+    note = cache_note(made, launch.copied_bytes, card)
+    assert note is not None and "what is written last stays in the 72 MiB L2 cache" in note
+    for rate in (launch.copied_bytes / made.time_s, dram_bytes(made) / made.time_s):
+        assert format_rate(rate, "B/s") in note

@@ -49,10 +49,11 @@ def cache_note(made: Simulation, moved_bytes: float, a: Accelerator) -> str | No
     rate = moved_bytes / made.time_s
     if rate <= a.memory_bandwidth_bytes_per_s or not a.l2_bytes:
         return None
-    crossing = format_rate(dram_bytes(made), "B")
+    most, moved, crossing = a.memory_bandwidth_bytes_per_s, moved_bytes, dram_bytes(made)
+    reached, specified, below = (format_rate(r, "B/s") for r in (rate, most, crossing / made.time_s))
     return (
-        f"{format_rate(rate, 'B/s')} is above the {format_rate(a.memory_bandwidth_bytes_per_s, 'B/s')} of memory: {crossing} of"
-        f" {format_rate(moved_bytes, 'B')} cross it, the rest stays in the {a.l2_bytes / MIB:.3g} MiB L2 cache"
+        f"{reached} is above the {specified} of memory: {format_rate(crossing, 'B')} of {format_rate(moved, 'B')} cross it,"
+        f" at {below}; what is written last stays in the {a.l2_bytes / MIB:.3g} MiB L2 cache"
     )
 
 

@@ -61,6 +61,7 @@ REASONS = (
     "arithmetic latency",
     "memory latency",
     "memory bandwidth",
+    "L2 bandwidth",
     "shared memory",
     "branch",
     "barrier",
@@ -69,9 +70,8 @@ REASONS = (
     "load unit",
 )
 """Stall reasons of a warp. The last two apply to a warp with a unit of its own from then on."""
-NONE, ARITHMETIC_LATENCY, MEMORY_LATENCY, BANDWIDTH, SHARED_MEMORY, BRANCH, AT_BARRIER, NOT_SELECTED, UNIT_BUSY, LOAD_UNIT = (
-    range(10)
-)
+NONE, ARITHMETIC_LATENCY, MEMORY_LATENCY, BANDWIDTH, L2_BANDWIDTH, SHARED_MEMORY = range(6)
+BRANCH, AT_BARRIER, NOT_SELECTED, UNIT_BUSY, LOAD_UNIT = range(6, 11)
 CAUSES = {
     "load": MEMORY_LATENCY,
     "atomic": MEMORY_LATENCY,
@@ -354,7 +354,7 @@ class _Multiprocessor:
         fresh, size = size, self._first(key, share, size) * SECTOR
         if not size:  # the first blocks of all multiprocessors ask at the same time, before anything is there
             waited = c.timing.dram_cycles if fresh and early else c.timing.l2_cycles
-            return self.l2_free + waited, MEMORY_LATENCY
+            return self.l2_free + waited, L2_BANDWIDTH if self.l2_free - begin > waited else MEMORY_LATENCY
         out.dram_bytes += size
         queued = self.dram_free - begin
         sparse = c.sparse.get(array, 1.0)
@@ -363,8 +363,9 @@ class _Multiprocessor:
             taken *= 1 + shallow / ((queued if queued > 0 else 0.0) + shallow)
         self.dram_free = (self.dram_free if queued > 0 else begin) + taken
         there, through = self.dram_free + c.timing.dram_cycles, self.l2_free + c.timing.l2_cycles
-        long = queued > c.timing.dram_cycles or through > there
-        return (there if there > through else through), BANDWIDTH if long else MEMORY_LATENCY
+        if through > there:
+            return through, L2_BANDWIDTH
+        return there, BANDWIDTH if queued > c.timing.dram_cycles else MEMORY_LATENCY
 
     def _fetch(self, part: int, size: int) -> bool:
         """Access sectors of the L1 that are always used together; returns whether they were missing.

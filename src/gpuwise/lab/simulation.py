@@ -50,21 +50,27 @@ A40 without error correction reads and writes 680 of 696 GB/s, where copies reac
 and GH200, which only read, are as fast as their copies: HBM gains nothing."""
 
 
-FETCHED_TOGETHER, FETCHES_SINCE = 2, (9, 0)
-"""Sectors that a read from memory brings into the L2: loads of one sector in two or four take 1.9 and 2.2 times as long as of the
-same sectors side by side on an H100 (benchmarks/records/gpu, strides of 64 and 128 bytes). Older ones are not measured."""
+LIKE_H100 = frozenset({"9.0", "10.0", "10.3"})
+"""Capabilities whose memory is taken to be that of the H100 that was measured: HBM3 behind an L2 in halves. What follows is of
+them alone where it says so; GeForce and older cards were not measured so."""
+FETCHED_TOGETHER = 2
+"""Sectors that a read from memory brings into the L2 of one like an H100: loads of one sector in two or four take 1.9 and 2.2
+times as long as of the same sectors side by side (benchmarks/records/gpu, strides of 64 and 128 bytes)."""
 L2_PORT_BYTES = 64.0
 """L2 bytes per cycle of one multiprocessor (NVIDIA A100 whitepaper: 5,120 bytes per clock from 80 slices, 64 each)."""
-L2_BYTES, L2_REQUEST_BYTES = {"7.0": 1794.0, "9.0": 3900.0}, 64.0
+L2_BYTES = {"7.0": 1794.0, "8.0": 3900.0, "9.0": 3900.0, "10.0": 7800.0, "10.3": 7800.0}
 """L2 bytes per cycle of all multiprocessors together, by capability: V100 by l2_bw_64f of Accel-Sim's GPU_Microbenchmark; H100
-by 69 MB of 16 bytes a lane out of the L2, in pieces of 64 bytes: 2^21 sectors in as many pieces take twice as long as in half
-as many (benchmarks/records/lab/card_2026-11-27f.md). Others: the sum of their ports."""
+by 69 MB of 16 bytes a lane out of the L2 (benchmarks/records/lab/card_2026-11-27f.md). An A100, with slices of the same width,
+and each die of a B200 are taken to reach what the H100 does. Others: the sum of their ports."""
+L2_REQUEST_BYTES = 64.0
+"""Width of a slice of the L2 from the A100 on, which one request occupies for a cycle: on an H100 2^21 sectors in as many pieces
+of 64 bytes take twice as long as in half as many (the same record). Taken to be so where :data:`L2_BYTES` are an H100's."""
 STAYS = 0.3
 """Share of the L2 with written data at the end of a launch: on an H100 of 50 MB a copy of 67 MB moves 121 MB."""
 SHALLOW = 0.35
 """Queue of reads and writes, relative to the memory's latency, that is served at two thirds of its rate: copies of 67 MB by 4
-and 16 bytes a thread, and in a grid's stride, reach 2.56, 3.38 and 3.19 TB/s on an H100. Others are not measured, and pure
-reads do not show it (A100, benchmarks/records/lab)."""
+and 16 bytes a thread, and in a grid's stride, reach 2.56, 3.38 and 3.19 TB/s on an H100. Of those like it alone; pure reads do
+not show it (A100, benchmarks/records/lab)."""
 GOLDEN = (5**0.5 - 1) / 2
 LINE_SECTORS = 4
 SPARSE_EVENTS = 64
@@ -335,8 +341,9 @@ def _occupancy(a: Accelerator, threads: int, regs: int, shared: int, dynamic: in
 
 
 def _conditions(a: Accelerator, timing: SmTiming, resident: Occupancy, run: Run, timed: int, total: int) -> Conditions:
-    fetched = _fetched(a.compute_capability or "")
-    apart = _apart(run, timed) if fetched > 1 else {}
+    capability = a.compute_capability or ""
+    like_h100 = capability in LIKE_H100
+    fetched, apart = (FETCHED_TOGETHER, _apart(run, timed)) if like_h100 else (1, {})
     units, clock = a.compute_units or 1, a.boost_hz or 1.0
     sm = find_sm_limits(a.compute_capability or "")
     busy = min(units, total)
@@ -356,12 +363,12 @@ def _conditions(a: Accelerator, timing: SmTiming, resident: Occupancy, run: Run,
         resident.active_blocks,
         max(l1 - carveout, 8.0 * 1024),
         bandwidth / busy / clock,
-        min(L2_PORT_BYTES, L2_BYTES.get(a.compute_capability or "", math.inf) / busy),
-        L2_REQUEST_BYTES if fetched > 1 else float(SECTOR),
+        min(L2_PORT_BYTES, L2_BYTES.get(capability, math.inf) / busy),
+        L2_REQUEST_BYTES if like_h100 or capability == "8.0" else float(SECTOR),
         BRANCH_CYCLES_OF.get(timing.compute_capability, BRANCH_CYCLES),
         BLOCK_CYCLES * busy,
         {name: 1 + SPARSE * share**SPARSE_POWER for name, share in apart.items()},
-        SHALLOW * timing.dram_cycles * _mixture(run, timed) if fetched > 1 else 0.0,
+        SHALLOW * timing.dram_cycles * _mixture(run, timed) if like_h100 else 0.0,
         _written(run, timed, total, STAYS * (a.l2_bytes or 0.0)),
         _shared_by(run, timed, total, fetched, apart, L2_OF_ALL * (a.l2_bytes or math.inf)),
     )
@@ -380,12 +387,6 @@ def _mixture(run: Run, timed: int) -> float:
             sectors[e.op] += int(e.access.sectors[: timed * run.warps_per_block].sum())
     written = (sectors["store"] + sectors["atomic"]) / max(sum(sectors.values()), 1)
     return 4.0 * written * (1.0 - written)
-
-
-def _fetched(capability: str) -> int:
-    """Sectors that a read from memory brings."""
-    version = tuple(int(n) for n in capability.split(".") if n.isdecimal())
-    return FETCHED_TOGETHER if version >= FETCHES_SINCE else 1
 
 
 def _apart(run: Run, timed: int) -> dict[str, float]:

@@ -337,7 +337,8 @@ def _timeline(simulation: Simulation, width: int) -> str:
     """A line a warp: its state over the cycles of the spans held."""
     spans, columns = simulation.timing.spans, min(SHOWN_COLUMNS, width - 14)
     end = max((at for _, _, at, _, _ in spans), default=1.0) + 1
-    letters = {"memory latency": ".", "memory bandwidth": ".", "shared memory": "s", "barrier": "b", "load unit": "u"}
+    letters = dict.fromkeys(("memory latency", "memory bandwidth", "L2 bandwidth"), ".")
+    letters |= {"shared memory": "s", "barrier": "b", "load unit": "u"}
     rows: dict[int, list[str]] = {}
     before: dict[int, int] = {}
     for warp, _, at, _, why in spans:

@@ -126,7 +126,7 @@ class Accelerator:
             raise UnsupportedFormatError(
                 f"no {dtype} rate for accelerator",
                 f"{self.name} has no published dense {dtype} rate",
-                hint=f"it has {have}" if have else None,
+                hint=f"it has {have}" if have else "none of its rates is published: name another GPU, `gpuwise gpus` lists them",
             )
         return rate
 

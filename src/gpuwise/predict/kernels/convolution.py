@@ -168,7 +168,11 @@ def _blocks_time(
     ``multiplied`` FLOP."""
     units = accelerator.compute_units
     if not units:
-        raise UnpredictableError("no unit count for accelerator", f"the catalogue has no unit count for {accelerator.name}")
+        raise UnpredictableError(
+            "no unit count for accelerator",
+            f"the catalogue has no unit count for {accelerator.name}",
+            hint="name another GPU: `gpuwise gpus` lists them",
+        )
     load = blocks / units
     turns = np.maximum(load + form["quantization"] * (np.ceil(load) - load), form["lone_block"])
     rate = peak_rate(accelerator)

@@ -145,7 +145,11 @@ def _compute_time(
 
     units = accelerator.compute_units
     if not units:
-        raise UnpredictableError("no unit count for accelerator", f"the catalogue has no unit count for {accelerator.name}")
+        raise UnpredictableError(
+            "no unit count for accelerator",
+            f"the catalogue has no unit count for {accelerator.name}",
+            hint="its formats with a rate can be asked for: --dtype bf16",
+        )
     constants = kernel_constants(accelerator, model)
     kind = "batched" if batched else "linear"
     rate = np.full(shapes.m.shape, peak_rate(accelerator) / units * constants[kind])
