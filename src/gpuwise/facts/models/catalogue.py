@@ -88,8 +88,21 @@ def _names() -> NameTable:
     for arch in models().values():
         for alias in (arch.name, *arch.aliases):
             names.setdefault(alias, arch.id)
-    usual = tomllib.loads(shipped_text(USUAL_FILE))
-    return NameTable.of(names, {name: row["model"] for name, row in usual.items()})
+    return NameTable.of(names, {name: row["model"] for name, row in _usual().items()})
+
+
+def usual_models() -> list[str]:
+    """Models that people mean by a family's name, those of families with several generations first."""
+    rows = [row for row in _usual().values() if row["from"] in COMMON]
+    return [row["model"] for row in sorted(rows, key=lambda row: COMMON.index(row["from"]))]
+
+
+COMMON = ("family", "ollama")
+"""Origins of a common name; another is the language model in another one."""
+
+
+def _usual() -> dict[str, dict[str, str]]:
+    return tomllib.loads(shipped_text(USUAL_FILE))
 
 
 def find_model(text: str) -> Architecture:

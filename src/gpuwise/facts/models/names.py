@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from gpuwise.errors import AmbiguousNameError, InputError, UnknownNameError
+from gpuwise.errors import AmbiguousNameError, InputError, UnknownNameError, nearest_names
 from gpuwise.facts.hardware.naming import find_cluster
 from gpuwise.facts.models.unmodelled import refuse_unmodelled
 
@@ -165,8 +165,29 @@ def resolve_model_name(name: str, table: NameTable) -> str:
     if usual is not None:
         raise UnknownNameError("model", name[:80], (), hint=f"the usual one has the language model {usual!r}: name that")
     _refuse_hardware(name)
-    error = UnknownNameError("model", name[:80], table.ids)
-    raise error if error.nearest else UnknownNameError("model", name[:80], (), hint=_HINT)
+    meant = _misspelt(name, table)
+    known = nearest_names(name, table.ids)
+    if meant is None or meant in known[:1]:
+        raise UnknownNameError("model", name[:80], known, hint=None if known else _HINT)
+    others = [one for one in known if one != meant][:2]
+    raise UnknownNameError("model", name[:80], (), hint="did you mean " + " or ".join(map(repr, (meant, *others))) + "?")
+
+
+ALIKE = 0.75
+"""How alike a misspelt name and the name of a family are at least (0 to 1)."""
+
+
+def _misspelt(name: str, table: NameTable) -> str | None:
+    """The model that most people mean by a name without a size that is spelt like ``name``: lama, gema3."""
+    spelt = "".join(name_tokens(name, dotted=True))
+    usual = {"".join(tokens): model for tokens, model in table.usual.items()}
+    of_version = {family: model for family, model in usual.items() if _digits(family) == _digits(spelt)}
+    found = nearest_names(spelt, of_version, n=1, cutoff=ALIKE)
+    return usual[found[0]] if found else None
+
+
+def _digits(text: str) -> str:
+    return "".join(c for c in text if c.isdigit())
 
 
 _OTHER = frozenset(
