@@ -2,6 +2,7 @@
 
 ``GpuwiseError``
 ├── ``InputError``            something a person or a file gave is wrong
+│   ├── ``SeveralFaultsError`` several things that are wrong (carries an error for each)
 │   ├── ``UnknownNameError``  a name that is not in a catalogue (carries the nearest ones)
 │   ├── ``AmbiguousNameError`` a name that means several things (carries the candidates)
 │   ├── ``FieldError``        a bad field in a file, option or config (carries file, line, field)
@@ -18,7 +19,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 
 class GpuwiseError(Exception):
@@ -38,6 +39,14 @@ class GpuwiseError(Exception):
 
 class InputError(GpuwiseError):
     """Invalid input by the user or in a file."""
+
+
+class SeveralFaultsError(InputError):
+    """Several things that are wrong with one input; ``faults`` has an error for each, in the order of the input."""
+
+    def __init__(self, faults: Sequence[GpuwiseError]) -> None:
+        self.faults = tuple(faults)
+        super().__init__("; ".join(f.message for f in faults), hint="; ".join(f.hint for f in faults if f.hint) or None)
 
 
 class UnknownNameError(InputError):

@@ -1,5 +1,6 @@
 """What means nothing is refused by name, with a remedy, and is never answered as what is usual."""
 
+import json
 import shlex
 from collections.abc import Callable
 from typing import Any
@@ -107,3 +108,27 @@ def test_an_option_of_cost_changes_the_answer_or_is_refused(gpuwise: Callable[..
         if ran is not None and ran.code != 2 and ran.out == usual:
             silent.append(option)
     assert silent == []
+
+
+@pytest.mark.parametrize(
+    ("words", "wrong"),
+    [
+        ("plan gpt9 --on 4090x --tokens abc", ["--tokens: 'abc'", "unknown model 'gpt9'", "unknown GPU or processor '4090x'"]),
+        ("plan --on 4090x --tokens abc", ["needs a model", "--tokens: 'abc'", "unknown GPU or processor '4090x'"]),
+        ("fit gpt9 --on 4090x --for sell", ['"sell" for --for', "unknown model 'gpt9'", "unknown GPU or processor '4090x'"]),
+        ("capacity gpt9 --users x --rate y", ["--users: 'x'", "--rate: 'y'", "unknown model 'gpt9'"]),
+        ("cost own --on h9 --hours abc --years z", ["--hours: 'abc'", "--years: 'z'", "unknown GPU or processor 'h9'"]),
+    ],
+)
+def test_three_wrong_values_give_three_messages(words: str, wrong: list[str], gpuwise: Callable[..., Any]) -> None:
+    ran = gpuwise(*shlex.split(words), "--json")
+    messages = [line for line in ran.err.splitlines() if line.startswith("error: ")]
+    assert ran.code == 2 and len(messages) == ran.err.count("hint: ") == 3
+    assert all(any(part in message for message in messages) for part in wrong)
+    faults = json.loads(ran.out)["faults"]
+    assert [f"error: {f['error']}" for f in faults] == messages and all(f["hint"] for f in faults)
+
+
+def test_one_wrong_value_gives_one_message(gpuwise: Callable[..., Any]) -> None:
+    ran = gpuwise("plan", "gpt2", "--on", "4090", "--tokens", "abc", "--json")
+    assert ran.err.count("error: ") == 1 and set(json.loads(ran.out)) == {"error", "hint"}

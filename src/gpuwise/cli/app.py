@@ -12,7 +12,7 @@ import errno
 import itertools
 import re
 import sys
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from cyclopts import App, CycloptsError, Group, Parameter
@@ -20,7 +20,7 @@ from cyclopts import App, CycloptsError, Group, Parameter
 from gpuwise import __version__
 from gpuwise.cli.asked import answer_with, asking
 from gpuwise.cli.streams import discard_output, prepare_streams, trimmed
-from gpuwise.errors import GpuwiseError, InputError, nearest_names
+from gpuwise.errors import AmbiguousNameError, GpuwiseError, InputError, SeveralFaultsError, UnknownNameError, nearest_names
 from gpuwise.processes import limit_own_products
 
 if TYPE_CHECKING:
@@ -166,11 +166,71 @@ def answered(words: Sequence[str]) -> int:
         result = build()(list(words), exit_on_error=False, print_error=False)
     except CycloptsError as error:
         message, hint = _parsing(error, words)
-        raise InputError(message, hint=hint) from error
+        first = InputError(message, hint=hint)
+        first.__cause__ = error
+        raise _with_others(first, words) from error
+    except InputError as error:
+        raise _with_others(error, words) from error.__cause__
     return result if isinstance(result, int) else 0
 
 
-answer_with(answered)
+def _with_others(first: InputError, words: Sequence[str]) -> InputError:
+    """``first`` together with what else is wrong with the words, where it is about a single value itself."""
+    others = faults_of(words)
+    alone = not isinstance(first.__cause__, CycloptsError) and first.message not in {f.message for f in others}
+    every = {f.message: f for f in (first, *others)}
+    return first if alone or len(every) == 1 else SeveralFaultsError([*every.values()])
+
+
+STANDS_IN = {"--model": "llama-3.1-8b", "--on": "8xH100-SXM", "--for": "infer"}
+"""What is put in place of a required value that is missing, to read the others."""
+
+
+def faults_of(words: Sequence[str]) -> list[InputError]:
+    """What is wrong with a command line, as far as it is seen without an answer: values of options, then the names of the model
+    and the GPUs."""
+    from gpuwise.cli.options import collecting
+
+    given: Mapping[str, Any] = {}
+    rest, app = list(words), build()
+    with collecting() as faults:
+        for _ in words:
+            faults.clear()
+            try:
+                given = app.parse_args(rest, exit_on_error=False, print_error=False)[1].arguments
+                break
+            except CycloptsError as error:
+                names = getattr(getattr(error, "argument", None), "names", ())
+                at = next((i for i, word in enumerate(rest) if word.partition("=")[0] in names), None)
+                missing = next((f"{name}={STANDS_IN[name]}" for name in names if name in STANDS_IN), "")
+                if at is not None:
+                    del rest[at : at + 1 + ("=" not in rest[at])]
+                elif missing not in ("", *rest):
+                    rest.append(missing)
+                else:
+                    break
+    return [*faults, *_unknown_names(given)]
+
+
+def _unknown_names(given: Mapping[str, Any]) -> Iterator[InputError]:
+    """Errors of a model and GPUs whose names are in no catalogue."""
+    from gpuwise.cli.local import local_machine
+    from gpuwise.cli.step.options import is_own_code
+    from gpuwise.facts.models.catalogue import find_model_to_run
+
+    found: Mapping[str, Callable[[str], object]] = {"model": find_model_to_run, "on": lambda on: local_machine(on, None)}
+    for name, find in found.items():
+        value = given.get(name)
+        if isinstance(value, str) and not is_own_code(value):
+            try:
+                find(value)
+            except (UnknownNameError, AmbiguousNameError) as error:
+                yield error
+            except GpuwiseError:
+                continue  # the command has its own words for it
+
+
+answer_with(answered, faults_of)
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
@@ -185,7 +245,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
                 result = answered(words)
         except GpuwiseError as error:
             code = getattr(error, "exit_code", 2 if isinstance(error, InputError) else 1)  # of a script: its own
-            result = _refuse(words, error.message, error.hint or usual_hint(error), code)
+            result = _refuse(words, error, code)
         except SystemExit as stop:  # rich's answer to a closed pipe, in the help of the parser
             if isinstance(stop.__context__, BrokenPipeError):
                 raise stop.__context__ from None
@@ -307,15 +367,20 @@ def _cluster_in(words: Sequence[str]) -> str | None:
     return None
 
 
-def _refuse(words: Sequence[str], message: str, hint: str, code: int) -> int:
-    """Say what is wrong on stderr, and with ``--json`` as a document on stdout too."""
+def _refuse(words: Sequence[str], error: GpuwiseError, code: int) -> int:
+    """Print what is wrong on stderr, and with ``--json`` as a document on stdout too."""
+    faults = error.faults if isinstance(error, SeveralFaultsError) else (error,)
+    documents = [{"error": f.message, "hint": f.hint or usual_hint(f)} for f in faults]
     if _wants_json(words):
         from gpuwise.cli.out import print_json
         from gpuwise.text import brief, printable
 
-        print_json({"error": printable(brief(message)), "hint": printable(brief(hint))})
+        plain = [{key: printable(brief(text)) for key, text in d.items()} for d in documents]
+        print_json(plain[0] | ({"faults": plain} if len(plain) > 1 else {}))
         sys.stdout.flush()
-    return _refuse_plainly(message, hint, code)
+    for d in documents:
+        _refuse_plainly(d["error"], d["hint"], code)
+    return code
 
 
 def _refuse_plainly(message: str, hint: str, code: int) -> int:

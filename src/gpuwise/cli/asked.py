@@ -45,11 +45,17 @@ def taking() -> Generator[list[Taken]]:
 
 
 _answers: list[Callable[[Sequence[str]], int]] = []
+_judges: list[Callable[[Sequence[str]], list[InputError]]] = []
 
 
-def answer_with(answer: Callable[[Sequence[str]], int]) -> None:
-    """Register the application, which is above the commands."""
-    _answers[:] = [answer]
+def answer_with(answer: Callable[[Sequence[str]], int], judge: Callable[[Sequence[str]], list[InputError]]) -> None:
+    """Register the application, which is above the commands: what answers a command line, and what is wrong with one."""
+    _answers[:], _judges[:] = [answer], [judge]
+
+
+def faults_of(words: Sequence[str]) -> list[InputError]:
+    """What is wrong with another command line, as far as it is seen without an answer."""
+    return _judges[0](words)
 
 
 def answer_of(words: Sequence[str]) -> tuple[int, Taken]:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, fields, make_dataclass
 from typing import TYPE_CHECKING, Annotated, Any, get_args, get_type_hints
 
@@ -134,7 +136,27 @@ class Converter:
 
     def __call__(self, _: Any, tokens: Sequence[Any]) -> Any:
         token = tokens[0]
-        return self.parse(token.value, token.keyword or "value")
+        try:
+            return self.parse(token.value, token.keyword or "value")
+        except InputError as error:
+            if (faults := _faults.get()) is None:
+                raise
+            faults.append(error)
+            return None
+
+
+_faults: ContextVar[list[InputError] | None] = ContextVar("faults", default=None)
+
+
+@contextmanager
+def collecting() -> Generator[list[InputError]]:
+    """While what is wrong with values of options is collected: all of them are read, and none is refused alone."""
+    faults: list[InputError] = []
+    token = _faults.set(faults)
+    try:
+        yield faults
+    finally:
+        _faults.reset(token)
 
 
 def readers(group: type[Any]) -> dict[str, Callable[[str, str], Any]]:
@@ -314,8 +336,14 @@ _RATE = re.compile(r"(.*?)\s*(?:/\s*|\s+per\s+)(s|sec|second|min|minute|h|hour|d
 _PERIODS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
-def rate_per_s(text: str) -> float:
+def rate_per_s(text: str, name: str) -> float:
     """Requests a second of ``20/s``, ``1M/day`` or ``20``. Raises InputError."""
     matched = _RATE.fullmatch(text.strip())
-    count = positive_count(matched[1] if matched else text, "--rate")
+    try:
+        count = positive_count(matched[1] if matched else text, name)
+    except InputError as error:
+        raise InputError(error.message, hint=f"write it like {name} 20/s or {name} 1M/day") from None
     return count / (_PERIODS[matched[2][0].lower()] if matched else 1.0)
+
+
+Rate = Annotated[float, Parameter(converter=Converter(rate_per_s), metavar="RATE")]

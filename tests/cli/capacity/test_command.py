@@ -12,7 +12,7 @@ import pytest
 
 from gpuwise.cli.app import run
 from gpuwise.cli.capacity import command
-from gpuwise.cli.capacity.command import rate_per_s
+from gpuwise.cli.options import rate_per_s
 from gpuwise.errors import InputError, NoRoomError, UnpredictableError
 from gpuwise.serve.capacity.answer import Draft, Question
 from gpuwise.text import shell_lines
@@ -89,13 +89,13 @@ def test_a_trace_is_replayed(gpuwise: Callable[..., Any], tmp_path: Path) -> Non
 
 
 def test_rates_as_people_write_them() -> None:
-    assert rate_per_s("20/s") == 20
-    assert rate_per_s("20") == 20
-    assert rate_per_s("90 per minute") == 1.5
-    assert rate_per_s("86400/day") == 1
+    assert rate_per_s("20/s", "--rate") == 20
+    assert rate_per_s("20", "--rate") == 20
+    assert rate_per_s("90 per minute", "--rate") == 1.5
+    assert rate_per_s("86400/day", "--rate") == 1
     for text in ("x/s", "-1/s", "5/fortnight", ""):
         with pytest.raises(InputError):
-            rate_per_s(text)
+            rate_per_s(text, "--rate")
 
 
 def test_lines_of_a_shell_are_broken_where_it_reads_the_same() -> None:

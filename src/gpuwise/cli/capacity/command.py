@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from gpuwise.cli.options import Duration, Length, Money, Whole, bits_of, given, positive_count, rate_per_s, refuse
+from gpuwise.cli.options import Duration, Length, Money, Rate, Whole, bits_of, given, positive_count, refuse
 from gpuwise.cli.reports import check_reports, report
 from gpuwise.cli.shown import options_shown, shows_part
 from gpuwise.errors import GpuwiseError, InputError, NoRoomError, UnknownNameError
@@ -59,7 +59,7 @@ class Traffic:
         Parameter(show_default="a time to first token typical for the workload, then reading speed", metavar="TARGETS"),
     ] = None
     """Targets: ttft_p95=1s,itl_p99=50ms,e2e_p90=10s,tpot_mean=30ms."""
-    rate: Annotated[str | None, Parameter(metavar="RATE")] = None
+    rate: Rate | None = None
     """Requests to serve: 20/s, 1M/day."""
     users: Whole | None = None
     """Users at once; each sends the next request --think after the last answer."""
@@ -349,8 +349,7 @@ def _passes(traffic: Traffic, constraints: Constraints) -> PassQuestion:
     chosen = given(traffic, CHAT) | given(constraints, FREE)
     refuse(chosen, f"is of models that write: {traffic.workload} writes nothing", allowed=OF_PASSES)
     assert traffic.workload is not None
-    rate = None if traffic.rate is None else rate_per_s(traffic.rate)
-    return question_of(traffic.workload, traffic.slo, rate, constraints.context, traffic.batching, constraints.engine)
+    return question_of(traffic.workload, traffic.slo, traffic.rate, constraints.context, traffic.batching, constraints.engine)
 
 
 def _ranked(
@@ -475,7 +474,7 @@ def question(arch: Architecture, traffic: Traffic, constraints: Constraints) -> 
     load = Load(source, context, 0 if constraints.lora is None else _adapters(constraints.lora).count)
     targets = usual_targets(load) if traffic.slo is None else parse_targets(traffic.slo)
     rate = load.recorded_rate_per_s if traffic.rate is None and traffic.users is None and not traffic.max else None
-    rate = rate_per_s(traffic.rate) if traffic.rate is not None else rate
+    rate = rate if traffic.rate is None else traffic.rate
     return load, targets, Demand(rate, traffic.users, THINK_S if traffic.think is None else traffic.think, peak)
 
 

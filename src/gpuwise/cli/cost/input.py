@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from gpuwise.cli.options import Converter, Count, Money, Whole
+from gpuwise.cli.options import Converter, Count, Money, Rate, Whole
 from gpuwise.errors import InputError
 from gpuwise.units import hint_for, parse_count
 
@@ -161,7 +161,7 @@ class DemandOptions(FutureOptions):
 class ServingOptions:
     """The load whose GPU-hours are those of the fleet that ``gpuwise capacity`` finds."""
 
-    rate: Annotated[str | None, Parameter(metavar="RATE")] = None
+    rate: Rate | None = None
     """Requests to serve: 20/s or 1M/day."""
     users: Whole | None = None
     """Users to serve, instead of a rate."""

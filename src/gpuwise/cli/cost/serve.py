@@ -18,7 +18,6 @@ from gpuwise.cli.cost.input import (
     ServingOptions,
 )
 from gpuwise.cli.cost.own import AS_MANY, IN_DOLLARS, OWNED_AS_KNOWN, RENTED_AS_KNOWN, answer_hours, refuse_beside_one_sum
-from gpuwise.cli.options import rate_per_s
 from gpuwise.cli.shown import options_shown
 from gpuwise.errors import InputError
 
@@ -91,7 +90,7 @@ def served_fleet(model: str, on: str, served: ServingOptions, today: datetime.da
             on,
             workload=served.workload or "chat",
             slo=served.slo,
-            requests_per_s=None if served.rate is None else rate_per_s(served.rate),
+            requests_per_s=served.rate,
             users=served.users,
             today=today,
             progress=say,
