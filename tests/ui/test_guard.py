@@ -187,7 +187,7 @@ def test_a_model_of_the_folder_one_stands_in_is_not_read(tmp_path_factory: pytes
 
     (Path(folder) / "secret").mkdir(exist_ok=True)
     (Path(folder) / "secret" / "config.json").write_text("{}")
-    assert "unknown model" in server.get("/api/ask/fit", model="secret", on="4090").json["document"]["error"]
+    assert "unknown model" in server.get("/api/ask/fit", model="secret", on="4090").json["error"]
 
 
 def test_only_this_machine_is_listened_to(server: Running) -> None:

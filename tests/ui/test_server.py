@@ -57,7 +57,7 @@ def test_what_a_command_refuses_is_refused_in_its_words(
     server: Running, question: str, query: dict[str, str], error: str
 ) -> None:
     reply = server.get(f"/api/ask/{question}", **query)
-    assert reply.status == 422 and error in reply.json["document"]["error"] and reply.json["document"]["hint"]
+    assert reply.status == 422 and error in reply.json["error"] and reply.json["hint"]
 
 
 def test_an_unknown_question_and_an_unknown_page(server: Running) -> None:
@@ -110,7 +110,9 @@ def test_layouts_are_answered_beside_searches_and_again_after_their_process_has_
     try:
         refused = running.get("/api/moment", **query, dp="3")
         assert (
-            refused.status == 422 and set(refused.json) == {"error", "hint"} and "3 data-parallel ranks" in refused.json["error"]
+            refused.status == 422
+            and set(refused.json) == {"error", "hint", "faults"}
+            and "3 data-parallel ranks" in refused.json["error"]
         )
         one = running.get("/api/moment", **query, dp="4")
         assert one.status == 200 and one.json["document"]["best"]["strategy"]["micro_batch"] == 2

@@ -384,7 +384,7 @@ def test_layers_stand_on_each_other_from_moment_to_moment() -> None:
         ("pick", {"model": "gpt2"}, "For"),
         ("compare", {"names": "  "}, "GPUs"),
         ("cost", {"on": "4090"}, "GPU-hours"),
-        ("capacity", {"model": "gpt2"}, "GPUs"),
+        ("capacity", {"users": "10"}, "Model"),
         ("occupancy", {"regs": "32"}, "GPU"),
         ("simulate", {"size": "64"}, "Task"),
         ("exercise", {"answer": "5"}, "Exercise"),

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from functools import cache, partial
 from importlib.resources import files
 from pathlib import Path
@@ -19,18 +19,22 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from gpuwise.cli.asked import faults_of
 from gpuwise.errors import GpuwiseError, InputError
 from gpuwise.report.answers.look import style
 from gpuwise.ui.gathered import Query, QueryBatcher
 from gpuwise.ui.live import Live
+from gpuwise.ui.names import names
 from gpuwise.ui.own_files import own_files, own_runs, words_of_fields, words_of_file
 from gpuwise.ui.questions import PAGES, line_of, site, with_json, words_of
+from gpuwise.ui.refusals import Fault, page_faults
 from gpuwise.ui.views import KINDS as KINDS_KEPT
 from gpuwise.ui.views import body_of, export
 from gpuwise.ui.workers import FIRST, Answer, Workers
 
 KINDS = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 T = TypeVar("T")
+HINT = "see the command's --help"
 LEFT = 499
 """HTTP status of an answer whose client has left."""
 CAPTURED = 8
@@ -77,14 +81,28 @@ def application(workers: Workers, folder: Path) -> Starlette:
     async def pages(_: Request) -> Response:
         return JSONResponse(site([*own_runs(folder)]), headers={"cache-control": "no-store"})
 
+    async def suggested(_: Request) -> Response:
+        return JSONResponse(await asyncio.to_thread(names), headers={"cache-control": "no-store"})
+
     async def ask(request: Request) -> Response:
-        words = argv_of(request)
+        name, query, faults = request.path_params["name"], query_of(request), list[InputError]()
+        words = words_of(name, query, own_runs(folder) if name == "ranks" else None, faults)
+        if faults:
+            others = await asyncio.to_thread(faults_of, words)
+            return faulty(name, [{"error": f.message, "hint": f.hint or HINT} for f in (*faults, *others)], query)
         answer = await unless_gone(request, workers.ask(with_json(words)))
-        return Response(status_code=LEFT) if answer is None else answered(request.path_params["name"], answer, words)
+        if answer is None:
+            return Response(status_code=LEFT)
+        if answer.document and "error" in answer.document:
+            return faulty(name, answer.document.get("faults") or [answer.document], query)
+        return answered(name, answer, words)
 
     async def at_once(request: Request) -> Response:
         query = tuple(sorted(query_of(request).items()))
-        body = layouts.cached(query) or await unless_gone(request, layouts.ask(query))
+        try:
+            body = layouts.cached(query) or await unless_gone(request, layouts.ask(query))
+        except GpuwiseError as error:
+            return faulty("plan", [{"error": error.message, "hint": error.hint or ""}], dict(query))
         if body is None:
             return Response(status_code=LEFT)
         return Response(body, media_type="application/json", headers={"cache-control": "no-store"})
@@ -144,6 +162,7 @@ def application(workers: Workers, folder: Path) -> Starlette:
         Route("/api/capture", capture, methods=["POST"]),
         Route("/api/own", run_before),
         Route("/api/pages", pages),
+        Route("/api/names", suggested),
         Route("/api/state", state),
         Route("/export/{name}.{kind}", keep),
     ]
@@ -171,8 +190,15 @@ async def asset(request: Request) -> Response:
 
 async def refused(_: Request, error: Any) -> Response:
     """A gpuwise error, in the words of the command line."""
-    document = {"error": error.message, "hint": error.hint or "see the command's --help"}
+    document = {"error": error.message, "hint": error.hint or HINT}
     return JSONResponse(document, status_code=422, headers={"cache-control": "no-store"})
+
+
+def faulty(name: str, faults: Sequence[Fault], query: Mapping[str, str]) -> Response:
+    """What is wrong with a question, each fault with its field; the first as an error alone too."""
+    made = page_faults(name, faults, query)
+    first = {key: made[0][key] for key in ("error", "hint")}
+    return JSONResponse(first | {"faults": made}, status_code=422, headers={"cache-control": "no-store"})
 
 
 async def nothing(request: Request, _: Any) -> Response:

@@ -30,6 +30,8 @@ class Field:
     kind: str = "text"
     choices: tuple[str, ...] = ()
     example: str = ""
+    empty: str = ""
+    """What leaving it empty means."""
     more: bool = False
     """Behind the button for more."""
     bare: bool = False
@@ -108,7 +110,7 @@ QUESTIONS: Mapping[str, Question] = {
         (
             SUBJECT,
             GPUS,
-            replace(_choice("for", "For", "run finetune train", more=False), example="all three"),
+            replace(_choice("for", "For", "run finetune train", more=False), empty="all three"),
             Field("context", "Tokens of context, to run it", example="32k", more=True),
             Field("weights", "Format of the weights, to run it", example="Q4_K_M", more=True),
             Field("ram", "RAM, to run it", example="64GB ddr5-5600x2", more=True),
@@ -152,8 +154,8 @@ QUESTIONS: Mapping[str, Question] = {
         "Rent or own",
         (
             GPUS,
-            Field("hours", "GPU-hours", example="5000/month"),
-            Field("years", "Years", example="3"),
+            Field("hours", "GPU-hours a month", example="5000 or 60k/year"),
+            Field("years", "Years", empty="3"),
             Field("country", "Country", example="DE", more=True),
             _choice("shape", "Shape", "steady bursts"),
             Field("growth", "Growth a year", example="50%", more=True),
@@ -170,10 +172,13 @@ QUESTIONS: Mapping[str, Question] = {
         "Capacity",
         (
             SUBJECT,
-            GPUS,
+            replace(GPUS, empty="any that is rented out"),
             Field("users", "Users", example="200"),
             Field("rate", "or requests", example="20/s"),
-            _choice("workload", "Workload", "chat code rag agent summarise reasoning", more=False),
+            replace(
+                _choice("workload", "Workload", "chat code rag agent summarise reasoning", more=False),
+                empty="usual for the model",
+            ),
             Field("slo", "Targets", example="ttft_p95=1s,itl_p99=50ms", more=True),
             Field("think", "Between two requests", example="45s", more=True),
             Field("concurrency", "or requests in flight", example="64", more=True),
@@ -190,7 +195,7 @@ QUESTIONS: Mapping[str, Question] = {
             *MONEY,
             Field("quick", "Leave single changes out", "flag", more=True),
         ),
-        needs=("model", "on"),
+        needs=("model",),
     ),
     "occupancy": Question(
         "lab",
@@ -262,9 +267,11 @@ QUESTIONS: Mapping[str, Question] = {
 """Questions by page name; each is a command with options that neither write nor read files."""
 
 
-def words_of(name: str, query: Mapping[str, str], folders: Mapping[str, str] | None = None) -> list[str]:
-    """The command line of a query, without ``--json``; ``folders`` are those a query may name, with their paths. Raises
-    InputError for what the page does not ask."""
+def words_of(
+    name: str, query: Mapping[str, str], folders: Mapping[str, str] | None = None, faults: list[InputError] | None = None
+) -> list[str]:
+    """The command line of a query, without ``--json``; ``folders`` are those a query may name, with their paths. What is wrong
+    with values goes to ``faults`` where that is given. Raises InputError otherwise, and for what the page does not ask."""
     question = QUESTIONS.get(name)
     if question is None:
         raise UnknownNameError("question", name, QUESTIONS)
@@ -272,26 +279,30 @@ def words_of(name: str, query: Mapping[str, str], folders: Mapping[str, str] | N
     for key in query:
         if key not in by_name:
             raise UnknownNameError("field", key, by_name, otherwise="this page has " + ", ".join(by_name))
-    _check_needs(question, {key: value.strip() for key, value in query.items()})
+    given = {key: value.strip() for key, value in query.items() if value.strip()}
+    needed = _needed(question, given)
     words = [question.command, *question.always]
     for field in question.fields:
-        value = query.get(field.name, "").strip()
-        if value and field.kind == "folder":
-            words += ["--" + field.name, _folder(field, value, folders or {})]
-        elif value:
-            words += _words(field, checked(field, value))
+        value = given.get(field.name, "")
+        try:
+            if not value and field.name in needed:
+                example = f"for example {field.example}" if field.example else "pick one of the list"
+                raise InputError(f"{field.label}: nothing is given", hint=example)
+            if value and field.kind == "folder":
+                words += ["--" + field.name, _folder(field, value, folders or {})]
+            elif value:
+                words += _words(field, checked(field, value))
+        except InputError as error:
+            if faults is None:
+                raise
+            faults.append(error)
     return words
 
 
-def _check_needs(question: Question, given: Mapping[str, str]) -> None:
-    """Raises InputError for a missing required field, or one before a field without option."""
+def _needed(question: Question, given: Mapping[str, str]) -> set[str]:
+    """Required fields, with the one before a field without option."""
     bare = [f.name for f in question.fields if f.bare]
-    asked = given if question.opens else ()
-    first = {bare[0]} if bare and any(given.get(name) for name in asked) else set[str]()
-    for field in question.fields:
-        if field.name in (*question.needs, *first) and not given.get(field.name):
-            example = f"for example {field.example}" if field.example else "pick one of the list"
-            raise InputError(f"{field.label}: nothing is given", hint=example)
+    return {*question.needs, *(bare[:1] if question.opens and given else ())}
 
 
 def _folder(field: Field, value: str, folders: Mapping[str, str]) -> str:
@@ -423,15 +434,10 @@ PAGES = (
 
 
 def site(folders: Sequence[str]) -> dict[str, Any]:
-    """All pages and questions, and the names that fields suggest; ``folders`` are those that can be chosen."""
-    from gpuwise.facts.hardware.accelerators import accelerators
-    from gpuwise.facts.models.catalogue import models
-
+    """All pages and questions; ``folders`` are those that can be chosen."""
     return {
         "pages": [asdict(p) for p in PAGES],
         "questions": [{"name": n, "moment": n == "plan", **asdict(_with(q, folders))} for n, q in QUESTIONS.items()],
-        "models": sorted(models()),
-        "gpus": sorted(accelerators()),
     }
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from gpuwise.errors import UnknownNameError
 from gpuwise.lab.tasks import find_task
 from gpuwise.report.answers import choosing, costs, lab, machine, scores, serving, steps
-from gpuwise.report.answers.answer import Answer
+from gpuwise.report.answers.answer import Answer, plain
 from gpuwise.report.answers.exported import pictures
 from gpuwise.report.answers.look import style
 from gpuwise.report.answers.running import run_answer
@@ -62,6 +62,8 @@ BLOCKS = [str(n) for n in range(32, 1025, 32)]
 """Steps of the sliders of the lab."""
 
 
+SLIDERS = "<!--sliders-->"
+"""Where the sliders stand in an answer: below the verdict and its figures."""
 _BRIEF = re.compile(r'<p class="(?:yes|no)">.*?</p>|<dl class="tiles">.*?</dl>\n', re.DOTALL)
 """Summary of an answer about own code: whether it fits, and the figures."""
 
@@ -84,11 +86,12 @@ def shown(name: str, document: Document, asked: Sequence[str] = ()) -> dict[str,
     made["brief"] = "".join(_BRIEF.findall(body))
     if name in ANSWERS:
         answer = ANSWERS[name](document)
+        made["verdict"] = plain(answer.verdict)
         made["brief"] = (head(answer) + part_of(answer, "memory", "step")).replace('id="', 'id="last-')
     if name == "plan":
-        found = _FRONT.search(body)
+        found, top = _FRONT.search(body), head(plan_answer(document))
         made["front"] = found[0] if found else ""
-        made["html"] = _FRONT.sub("<!--front-->", body)
+        made["html"] = top + SLIDERS + _FRONT.sub("<!--front-->", body).removeprefix(top)
         best = At(document)["best"]
         if best:
             made["held"] = option_query(best["strategy"])

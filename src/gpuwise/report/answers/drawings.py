@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -291,6 +292,9 @@ def lines(
         path = " ".join(f"{_x(x, a):.1f},{_y(y, b):.1f}" for a, b in s.points)
         body += f'<polyline class="l-f{i % len(SERIES)} line" points="{path}"/>'
         legend.append(f"<li>{mark(i)} {escape(s.name)}</li>")
+    body += _readings(
+        x, y, {a: [(s.name, b) for s in series for at, b in s.points if at == a] for s in series for a, _ in s.points}
+    )
     for i, dot in enumerate(dots):
         if dot is not None:
             at = f'cx="{_x(x, dot.x):.1f}" cy="{_y(y, dot.y):.1f}"'
@@ -299,6 +303,18 @@ def lines(
     described += "; ".join(f"{s.name}: {y.words(s.points[0][1])} to {y.words(s.points[-1][1])}" for s in series if s.points)
     legend += [f"<li>{escape(sentence)}</li>" for sentence in below]
     return figure(key, title, body, described, HEIGHT, f'<ul class="legend">{"".join(legend)}</ul>')
+
+
+def _readings(x: Axis, y: Axis, values: Mapping[float, Sequence[tuple[str, float]]]) -> str:
+    """Unseen bands around each place of ``values`` that say its values by name, as wide as to the middles between places."""
+    at = sorted(values)
+    ends = [LEFT, *(_x(x, (a + b) / 2) for a, b in itertools.pairwise(at)), WIDTH - RIGHT]
+    made = ""
+    for place, start, stop in zip(at, ends, ends[1:], strict=False):
+        words = f"{x.words(place)} {x.title}: " + ", ".join(f"{name} {y.words(value)}" for name, value in values[place])
+        box = f'x="{start:.1f}" width="{max(stop - start, 0.1):.1f}" y="{TOP}" height="{HEIGHT - TOP - BOTTOM}"'
+        made += f'<rect class="hit" fill="none" pointer-events="all" {box}><title>{escape(words)}</title></rect>'
+    return made
 
 
 @dataclass(frozen=True, slots=True)
@@ -421,7 +437,8 @@ def lanes(key: str, title: str, rows: Sequence[tuple[str, Sequence[tuple[float, 
         y += 14
         for start, stop in pieces:
             place = f'x="{LEFT + start / end_s * wide:.2f}" width="{max((stop - start) / end_s * wide, 0.3):.2f}"'
-            body += f'<rect class="{colour(i)}" {place} y="{y:g}" height="10"/>'
+            words = f"{name}: {format_duration(start)} to {format_duration(stop)}"
+            body += f'<rect class="{colour(i)}" {place} y="{y:g}" height="10"><title>{escape(words)}</title></rect>'
         y += 18
     body += axis_below(end_s, format_duration, y)
     return figure(key, title, body, f"{title}. Lanes: " + ", ".join(name for name, _ in rows), y + 24)
@@ -436,7 +453,12 @@ def bars(key: str, title: str, rows: Sequence[tuple[str, At, At]], text: Callabl
     for i, (name, p, ends) in enumerate(rows):
         y, wide = 34.0 * i + 6, p.number / most * (WIDTH - 4)
         body += f'<text x="4" y="{y + 9}">{escape(f"{name}: {text(p.number)}")}</text>'
-        body += f'<rect class="f0" x="4" y="{y + 14}" width="{max(wide, 0.5):.1f}" height="12"/>'
+        words = f"{name}: {text(p.number)}"
+        if ends["low"] and ends["high"]:
+            words += f", {text(ends['low'].number)} to {text(ends['high'].number)}"
+        body += (
+            f'<rect class="f0" x="4" y="{y + 14}" width="{max(wide, 0.5):.1f}" height="12"><title>{escape(words)}</title></rect>'
+        )
         if ends["low"] and ends["high"]:
             low, high = (4 + ends[end].number / most * (WIDTH - 4) for end in ("low", "high"))
             body += f'<line class="l-ink" x1="{low:.1f}" x2="{high:.1f}" y1="{y + 20}" y2="{y + 20}"/>'

@@ -1,12 +1,17 @@
 // The shell: forms, links, requests. Every number comes from the server as text; none is computed here.
 import { html, render, useEffect, useRef, useState } from "/assets/preact-htm.js";
+import { Combobox } from "/assets/combobox.js";
+import { tipped } from "/assets/tips.js";
 
-const LAYOUT_WAIT_MS = 300;
+const NARROW = matchMedia("(max-width:52rem)");
+const LAST_ANSWERS = 5;
+const LAYOUT_PARTS = 3; // of a layout, when more are given they are one thing to let go of
 const get = async (path, signal, given) => {
   const reply = await fetch(path, { signal, headers: { accept: "application/json" }, ...given });
   const body = await reply.json();
   const said = body.document && body.document.error ? body.document : body;
-  if (said.error) throw Object.assign(new Error(said.error), { hint: said.hint, command: body.command });
+  const faults = body.faults || (said.error ? [said] : []);
+  if (faults.length) throw Object.assign(new Error(faults[0].error), { hint: faults[0].hint, faults });
   return body;
 };
 const send = (path, fields, signal) => get(path, signal, { method: "POST", body: JSON.stringify(fields), headers: { "content-type": "application/json" } });
@@ -27,20 +32,29 @@ const begin = (page, question, given) => {
   return Object.fromEntries((question.fields || []).filter((f) => known[f.name]).map((f) => [f.name, known[f.name]]));
 };
 
-function Input({ field, value, set }) {
+// answers with something to say, the newest first; the home page lists them
+const lastAnswers = () => JSON.parse(localStorage.getItem("answers") || "[]");
+const keepAnswer = (verdict, path) =>
+  localStorage.setItem("answers", JSON.stringify([[verdict, path], ...lastAnswers().filter(([, p]) => p !== path)].slice(0, LAST_ANSWERS)));
+
+function Input({ field, value, set, fault }) {
   const id = `f-${field.name}`;
+  const wrong = fault && { "aria-invalid": "true", "aria-describedby": id + "-fault" };
   const change = (e) => set(field.name, field.kind === "flag" ? (e.target.checked ? "yes" : "") : e.target.value);
   if (field.kind === "flag")
     return html`<label class="flag" for=${id}><input id=${id} type="checkbox" checked=${value === "yes"} onChange=${change} /> ${field.label}</label>`;
+  const example = field.empty || (field.example && `e.g. ${field.example}`);
   const control =
     field.kind === "choice" || field.kind === "folder"
-      ? html`<select id=${id} value=${value} onChange=${change}>
-          <option value="">${field.example || (field.more ? "as is best" : "choose")}</option>
+      ? html`<select id=${id} value=${value} onChange=${change} ...${wrong}>
+          <option value="">${field.empty || (field.more ? "as is best" : "choose")}</option>
           ${field.choices.map((c) => html`<option value=${c} selected=${c === value}>${c}</option>`)}
         </select>`
-      : html`<input id=${id} value=${value} placeholder=${field.example} autocomplete="off" spellcheck="false"
-          list=${field.kind === "model" ? "models" : field.kind === "gpus" ? "gpus" : undefined} onInput=${change} />`;
-  return html`<div class="field"><label for=${id}>${field.label}</label>${control}</div>`;
+      : ["model", "gpus", "words"].includes(field.kind)
+        ? html`<${Combobox} id=${id} kind=${field.kind} value=${value} set=${(v) => set(field.name, v)} placeholder=${example} ...${wrong} />`
+        : html`<input id=${id} value=${value} placeholder=${example} autocomplete="off" spellcheck="false" onInput=${change} ...${wrong} />`;
+  return html`<div class="field"><label for=${id}>${field.label}</label>${control}
+    ${fault && html`<p class="fault" id=${id + "-fault"}>${fault.error}${fault.hint && html`<small>${fault.hint}</small>`}</p>`}</div>`;
 }
 
 // three digits and the prefix of their size, as the server writes them
@@ -202,6 +216,7 @@ function Answer({ markup, ticked, onSet, onTick }) {
   const ref = useRef();
   useEffect(() => {
     ref.current.innerHTML = markup;
+    tipped(ref.current);
     if (ticked) for (const box of ref.current.querySelectorAll("[data-tick]")) box.checked = ticked(Object.fromEntries(new URLSearchParams(box.dataset.tick)));
     const ends = [...ref.current.querySelectorAll("[data-play]")].map(plays);
     return () => ends.forEach((end) => end());
@@ -231,8 +246,14 @@ function Copy({ line }) {
     <button type="button" onClick=${copy("link", location.href)}>${done === "link" ? "Link copied" : "Copy the link"}</button></div>`;
 }
 
+// what is wrong: beside its field where there is one, else here
 function Refusal({ error }) {
-  return error && html`<div class="error" role="alert"><p>${error.message}</p><p>${error.hint}</p>${error.command && html`<${Copy} line=${error.command} />`}</div>`;
+  if (!error) return null;
+  const beside = (error.faults || []).filter((f) => f.field);
+  const rest = (error.faults || [{ error: error.message, hint: error.hint }]).filter((f) => !f.field);
+  return html`<div class="error" role="alert">${rest.map((f) => html`<p>${f.error}</p><p>${f.hint}</p>`)}
+    ${beside.length > 0 && html`<p>${beside.length === 1 ? "One field needs another value" : `${beside.length} fields need other values`}:</p>
+    <ul class="notes">${beside.map((f) => html`<li><a href=${"#f-" + f.field} onClick=${(e) => (e.preventDefault(), document.getElementById("f-" + f.field).focus())}>${f.label}</a>: ${f.error}</li>`)}</ul>`}</div>`;
 }
 
 function Keep({ name, fields, drawn }) {
@@ -247,15 +268,17 @@ function Ask({ question, start, link }) {
   const [error, setError] = useState(null);
   const [busy, setBusy] = useState("");
   const control = useRef(null);
-  const timer = useRef(0);
   const shown = useRef(null);
+  const part = useRef();
+  const towards = useRef(NARROW.matches);
 
   // neither a first part nor what a slider shows until its search ends is a last answer
-  const show = (body, part) => {
+  const show = (body, asked, part) => {
     const last = shown.current;
     if (last && !last.part && last.brief && last.brief !== body.brief) setBefore(last);
-    shown.current = { ...body, part };
-    setAnswer(body);
+    shown.current = { ...body, part, asked: asQuery(asked) };
+    setAnswer(shown.current);
+    if (body.verdict && !part) keepAnswer(body.verdict, location.pathname + location.search);
     setError(null);
     if (body.front) setFront(body.front);
   };
@@ -263,7 +286,7 @@ function Ask({ question, start, link }) {
   const search = (asked) => {
     control.current && control.current.abort();
     const mine = (control.current = new AbortController());
-    const ask = (fields, part) => get(`/api/ask/${question.name}?${asQuery(fields)}`, mine.signal).then((body) => show(body, part));
+    const ask = (fields, part) => get(`/api/ask/${question.name}?${asQuery(fields)}`, mine.signal).then((body) => show(body, asked, part));
     const [first, value] = question.quick || [];
     const quick = first && !asked[first];
     setBusy(quick ? "Looking" : "Searching");
@@ -280,26 +303,23 @@ function Ask({ question, start, link }) {
   const submit = (e) => {
     e && e.preventDefault();
     setFront("");
+    towards.current = true;
     keep(fields, true);
     search(fields);
   };
-  // a slider, a point: this layout at once, and the search with what is held behind it
+  // a slider changes what it names and holds the rest of the layout; a point is a whole layout
   const move = (changes, whole) => {
-    const next = { ...without(fields, Object.keys(changes)), ...changes };
+    const { accumulation, ...held } = (question.moment && shown.current?.held) || {};
+    const rest = Object.fromEntries(Object.entries(without(fields, Object.keys(changes))).filter(([k]) => !(k in held)));
+    const next = { ...rest, ...(whole ? {} : held), ...changes };
     keep(next, whole);
-    clearTimeout(timer.current);
     control.current && control.current.abort();
     const mine = (control.current = new AbortController());
-    const { accumulation, ...held } = shown.current?.held || {};
-    const asked = whole ? next : { ...next, ...held, ...changes };
     if (!question.moment) return search(next);
     setBusy("Asking");
-    get(`/api/moment?${asQuery(asked)}`, mine.signal)
-      .then((body) => (show(body, !whole), setBusy("")))
-      .catch(fail)
-      .finally(() => {
-        if (!whole && !mine.signal.aborted) timer.current = setTimeout(() => search(next), LAYOUT_WAIT_MS);
-      });
+    get(`/api/moment?${asQuery(next)}`, mine.signal)
+      .then((body) => (show(body, next), setBusy("")))
+      .catch(fail);
   };
   const tick = (changes, on) => {
     const next = { ...fields };
@@ -307,52 +327,70 @@ function Ask({ question, start, link }) {
     keep(next);
     search(next);
   };
-  const clear = (name) => {
-    const next = { ...fields };
-    delete next[name];
+  const clear = (names) => {
+    const next = Object.fromEntries(Object.entries(fields).filter(([k]) => !names.includes(k)));
     keep(next);
     search(next);
   };
   useEffect(() => {
     if (question.opens || !question.fields.length || (Object.values(start).some(Boolean) && question.needs.every((n) => start[n]))) search(start);
-    return () => (clearTimeout(timer.current), control.current && control.current.abort());
+    return () => control.current && control.current.abort();
   }, []);
+  // once an answer has come that was asked for, it is looked at
+  useEffect(() => {
+    if (!answer || !towards.current) return;
+    towards.current = false;
+    requestAnimationFrame(() => part.current && (NARROW.matches || part.current.getBoundingClientRect().top > innerHeight / 2) && part.current.scrollIntoView());
+  }, [answer]);
   // another choice of a field that leads others leaves them empty
   const without = (was, names) => {
     const led = question.fields.filter((f) => names.includes(f.name)).flatMap((f) => f.leads);
     return Object.fromEntries(Object.entries(was).filter(([name]) => !led.includes(name)));
   };
-  const set = (name, value) => setFields((was) => ({ ...without(was, [name]), [name]: value }));
+  const set = (name, value) => {
+    setFields((was) => ({ ...without(was, [name]), [name]: value }));
+    if (error) setError({ ...error, message: error.message, faults: (error.faults || []).filter((f) => f.field !== name) });
+  };
   const asked = question.fields.filter((f) => !question.quick || f.name !== question.quick[0]);
   const first = asked.filter((f) => !f.more);
   const more = asked.filter((f) => f.more);
-  const held = more.filter((f) => fields[f.name]);
+  const given = more.filter((f) => fields[f.name]);
+  const layout = given.filter((f) => question.moment && answer && answer.held && f.name in answer.held);
+  const whole = layout.length > LAYOUT_PARTS;
+  const held = given.filter((f) => !whole || !layout.includes(f));
+  const faults = ((error && error.faults) || []).map((f) => ({ ...f, label: (asked.find((a) => a.name === f.field) || {}).label })).filter((f) => !f.field || f.label);
+  const fault = (f) => faults.find((one) => one.field === f.name);
+  const stale = answer && !busy && answer.asked !== asQuery(fields);
+  const [rest, head] = answer ? answer.html.split("<!--sliders-->").reverse() : [];
   const empty = (f) => f.kind === "folder" && !f.choices.length;
   return html`
     ${asked.some(empty) &&
     html`<p>No run lies in this folder: start <code>gpuwise ui --folder</code> with the one that holds runs of <code>gpuwise run</code>.</p>`}
     ${asked.length > 0 && !asked.some(empty) &&
     html`<form onSubmit=${submit}>
-      <div class="fields">${first.map((f) => html`<${Input} field=${f} value=${fields[f.name] || ""} set=${set} />`)}</div>
+      <div class="fields">${first.map((f) => html`<${Input} field=${f} value=${fields[f.name] || ""} set=${set} fault=${fault(f)} />`)}
+        <div class="field"><button class="go">Answer</button></div></div>
       ${more.length > 0 &&
-      html`<details><summary>More options${held.length ? ` (${held.length} given)` : ""}</summary>
-        <div class="fields">${more.map((f) => html`<${Input} field=${f} value=${fields[f.name] || ""} set=${set} />`)}</div></details>`}
-      <button class="go">Answer</button>
-      ${held.map((f) => html`<button type="button" class="held" onClick=${() => clear(f.name)}>${f.label}: ${fields[f.name]} <span aria-label="let go">×</span></button>`)}
+      html`<details open=${more.some(fault) || undefined}><summary>More options${given.length ? ` (${given.length} given)` : ""}</summary>
+        <div class="fields">${more.map((f) => html`<${Input} field=${f} value=${fields[f.name] || ""} set=${set} fault=${fault(f)} />`)}</div></details>`}
+      ${whole && html`<button type="button" class="held" onClick=${() => clear(layout.map((f) => f.name))}>The layout of the sliders <span aria-label="let go, search for the best">×</span></button>`}
+      ${held.map((f) => html`<button type="button" class="held" onClick=${() => clear([f.name])}>${f.label}: ${fields[f.name]} <span aria-label="let go">×</span></button>`)}
     </form>`}
     <p class="status" role="status" aria-live="polite">${busy && html`<span class="spin" aria-hidden="true"></span>${busy}`}</p>
-    <${Refusal} error=${error} />
+    <${Refusal} error=${error && { ...error, message: error.message, faults: error.faults && faults }} />
     ${answer &&
     html`<div class=${before ? "two" : ""}>
-      <section aria-label="Answer">
+      <section aria-label="Answer" ref=${part} class=${stale || (busy && !answer.part) ? "stale" : ""}>
+        ${stale && html`<p class="changed" role="status">The fields have changed: this is the answer to <code>${answer.command}</code> <button type="button" onClick=${submit}>Answer again</button></p>`}
+        ${head && html`<${Answer} markup=${head} onSet=${(q) => move(q, true)} onTick=${tick} />`}
         ${answer.choices &&
         html`<div class="sliders" role="group" aria-label="Try another">
           ${answer.choices.map(([name, title, values]) => html`<${Slider} name=${name} title=${title} values=${values}
             value=${fields[name] || answer.held[name]} set=${(n, v) => move({ [n]: v })} />`)}
         </div>`}
-        <${Answer} markup=${answer.html.replace("<!--front-->", answer.front || front)} onSet=${(q) => move(q, true)} onTick=${tick} />
+        <${Answer} markup=${rest.replace("<!--front-->", answer.front || front)} onSet=${(q) => move(q, true)} onTick=${tick} />
         <${Copy} line=${answer.command} />
-        <${Keep} name=${question.name} fields=${fields} drawn=${answer.html.includes("<figure")} />
+        <${Keep} name=${question.name} fields=${Object.fromEntries(new URLSearchParams(answer.asked))} drawn=${answer.html.includes("<figure")} />
       </section>
       ${before && html`<section class="before" aria-label="Last answer"><h2>Last answer</h2><${Answer} markup=${before.brief} onSet=${() => {}} onTick=${() => {}} /></section>`}
     </div>`}`;
@@ -412,13 +450,14 @@ function File({ start, link }) {
   };
   const ticked = ({ change }) => changesOf(change).every((c) => changes.current.includes(c));
   const set = (name) => (e) => setAsked((was) => ({ ...was, [name]: e.target.type === "checkbox" ? (e.target.checked ? "yes" : "") : e.target.value }));
-  const field = (name, label, example, more) => html`<div class="field"><label for=${"o-" + name}>${label}</label><input id=${"o-" + name} value=${asked[name] || ""} placeholder=${example} autocomplete="off" spellcheck="false" onInput=${set(name)} ...${more} /></div>`;
+  const field = (name, label, example) => html`<div class="field"><label for=${"o-" + name}>${label}</label><input id=${"o-" + name} value=${asked[name] || ""} placeholder=${`e.g. ${example}`} autocomplete="off" spellcheck="false" onInput=${set(name)} /></div>`;
   return html`${files &&
     html`<form onSubmit=${go}><p>A file of ${files.folder} is run in it, without a GPU, when you say so: a whole script, or a function that makes a step.</p>
       ${files.files.length === 0 && html`<p class="no">There is no Python file in it: start gpuwise ui --folder with the one that has yours.</p>`}
       <div class="fields">
         <div class="field"><label for="o-file">File</label><select id="o-file" onChange=${set("file")}>${files.files.map((f) => html`<option value=${f} selected=${f === asked.file}>${f}</option>`)}</select></div>
-        ${field("on", "GPUs", "4090", { list: "gpus" })} ${field("arguments", "The script's own arguments", "--lr 0.1")}
+        <div class="field"><label for="o-on">GPUs</label><${Combobox} id="o-on" kind="gpus" value=${asked.on || ""} set=${(on) => setAsked((was) => ({ ...was, on }))} placeholder="e.g. 4090" /></div>
+        ${field("arguments", "The script's own arguments", "--lr 0.1")}
         ${field("function", "Function, if not the script", "make_step")} ${field("batch", "Batch, if the function takes one", "32 or auto")}
         <label class="flag" for="o-remedies"><input id="o-remedies" type="checkbox" checked=${asked.remedies === "yes"} onChange=${set("remedies")} /> Try remedies though it fits</label>
       </div><button class="go" disabled=${said.split(",")[0] === "Running your code" || !asked.file}>Run and answer</button></form>`}
@@ -497,14 +536,13 @@ function Page({ site }) {
   return html`
     <a class="skip" href="#main">To the answer</a>
     <header><strong>gpuwise</strong><nav aria-label="Pages">${site.pages.map((p) => html`<a href=${"/" + p.name} aria-current=${p === page ? "page" : undefined} onClick=${(e) => go(e, p.name)}>${p.title}</a>`)}</nav></header>
-    <main id="main" tabindex="-1"><h1>${page.title}</h1><p class="lead">${page.lead}</p>
-      ${page.examples.length > 0 && html`<p class="examples">Or: ${page.examples.map(([words, path]) => html`<a href=${path} onClick=${(e) => follow(e, path)}>${words}</a> `)}</p>`}
+    <main id="main" tabindex="-1"><h1>${page.name === "home" ? page.lead : page.title}</h1>${page.name !== "home" && html`<p class="lead">${page.lead}</p>`}
+      ${page.examples.length > 0 && html`<p class="examples">Or ask: ${page.examples.map(([words, path]) => html`<a href=${path} onClick=${(e) => follow(e, path)}>${words}</a> `)}</p>`}
       ${asks.length > 1 && html`<nav class="asks" aria-label="Questions">${asks.map((n) => html`<a href=${`/${page.name}?ask=${n}`} aria-current=${n === name ? "true" : undefined} onClick=${(e) => go(e, page.name, n)}>${(site.questions.find((q) => q.name === n) || { title: "Your own code" }).title}</a>`)}</nav>`}
       ${page.name === "machine" && question.name === "doctor" && html`<${Live} />`}
       ${name === "own" ? html`<${File} key=${JSON.stringify(at.fields)} start=${at.fields} link=${link} />` : html`<${Ask} key=${page.name + question.name + (at.ask || "") + JSON.stringify(at.fields)} question=${question} start=${start} link=${link} />`}
-    </main>
-    <datalist id="models">${site.models.map((m) => html`<option value=${m} />`)}</datalist>
-    <datalist id="gpus">${site.gpus.map((g) => html`<option value=${g} />`)}</datalist>`;
+      ${page.name === "home" && lastAnswers().length > 0 && html`<nav class="last" aria-label="Last answers"><h2>Last answers</h2><ul class="notes">${lastAnswers().map(([verdict, path]) => html`<li><a href=${path} onClick=${(e) => follow(e, path)}>${verdict}</a></li>`)}</ul></nav>`}
+    </main>`;
 }
 
 if (new URLSearchParams(location.search).has("token")) {
