@@ -21,27 +21,31 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-WIDTH, HEIGHT = 1040, 760
+WIDTH = 1040
 ANSWER = "section[aria-label=Answer] h2"
 
 
 @dataclass(frozen=True, slots=True)
 class Shot:
-    """A page of the web application by its address, once ``ready`` is on it."""
+    """A page of the web application by its address, once ``ready`` is on it; ``scrolled``: from there on."""
 
     name: str
     address: str
     ready: str = ANSWER
     dark: bool = False
-    height: int = HEIGHT
+    height: int = 900
+    scrolled: bool = False
 
 
 SHOTS = (
-    Shot("home", "/", height=900),
-    Shot("plan", "/plan?model=llama-3.1-8b&on=8xH100-SXM&tokens=15B", dark=True, height=900),
-    Shot("fit", "/fit?model=llama-3.1-8b&on=4090", height=900),
-    Shot("serve", "/serve?model=llama-3.1-8b&on=H100&users=200", height=900),
-    Shot("lab", "/lab?ask=simulate&task=transpose&size=64&on=v100", height=900),
+    Shot("home", "/"),
+    Shot("plan", "/plan?model=llama-3.1-8b&on=8xH100-SXM&tokens=15B", dark=True),
+    Shot("fit", "/fit?model=llama-3.1-8b&on=4090"),
+    Shot("serve", "/serve?model=llama-3.1-8b&on=H100&users=200"),
+    Shot("choose", "/choose?for=infer&model=qwen3-30b-a3b&budget=1000"),
+    Shot("machine", "/machine?demo=1", ready="canvas", dark=True),
+    Shot("learn", "/learn", ready="h1"),
+    Shot("lab", "/lab", scrolled=True),
 )
 
 
@@ -67,6 +71,8 @@ def photograph(folder: Path, shots: Sequence[Shot] = SHOTS) -> None:
                 page.goto(f"http://{address.netloc}{shot.address}{join}{address.query}")
                 page.locator(shot.ready).first.wait_for(timeout=120_000)
                 page.wait_for_timeout(2_000)  # what comes after the first line of an answer
+                if shot.scrolled:
+                    page.locator(shot.ready).first.evaluate("e => e.scrollIntoView()")
                 save(page.screenshot(), folder / f"ui-{shot.name}.webp")
                 page.close()
             save(_drawn(browser, drawn), folder / "top.webp")
@@ -107,7 +113,7 @@ def top(columns: int = 104, rows: int = 36) -> str:
 def _drawn(browser: Any, svg: str) -> bytes:
     """An SVG as PNG, without the fonts that it would fetch from another server."""
     svg = re.sub(r"@font-face\s*\{[^}]*\}", "", svg)
-    page = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT})
+    page = browser.new_page(viewport={"width": WIDTH, "height": 900})
     page.set_content(f"<body style='margin:0'>{svg}<style>svg{{width:{WIDTH}px;height:auto;display:block}}</style>")
     picture: bytes = page.locator("svg").first.screenshot()
     page.close()
