@@ -130,10 +130,59 @@ def test_home_answers_at_once_and_its_model_goes_from_page_to_page(visit: Callab
 
 
 def test_an_exercise_is_chosen_from_the_list(visit: Callable[..., Any]) -> None:
-    page = visit("/learn")
+    page = visit("/learn?ask=exercise")
     page.locator("button", has_text="4. Memory").click()
     page.wait_for_selector("h2:has-text('4. Memory')")
     assert "number=4" in page.url
+
+
+def test_a_word_of_a_lesson_explains_itself_on_hover_and_focus(visit: Callable[..., Any]) -> None:
+    page = visit("/learn?lesson=04-memory")
+    word = page.locator(".lesson .word").first
+    tooltip = word.locator("[role=tooltip]")
+    word.wait_for()
+    assert not tooltip.is_visible()
+    word.hover()
+    assert tooltip.is_visible() and len(tooltip.inner_text()) > 20
+    page.mouse.move(0, 0)
+    word.locator(".term").focus()
+    assert tooltip.is_visible()
+    page.keyboard.press("Escape")
+    assert not tooltip.is_visible()
+    for place in page.locator(".lesson .term").all():  # inside the window, whichever word it is
+        place.focus()
+        box = page.locator(".term:focus + [role=tooltip]").bounding_box()
+        assert box is not None and box["x"] >= 0 and box["x"] + box["width"] <= 1280
+
+
+def test_a_lesson_leads_to_its_exercise_and_to_the_next_one(visit: Callable[..., Any]) -> None:
+    page = visit("/learn")
+    page.wait_for_selector("article h2:has-text('1. Why GPUs')")
+    page.locator("article a", has_text="gpuwise lab exercise 1").first.click()
+    page.wait_for_selector("h2:has-text('1. Why a GPU')")
+    assert "number=1" in page.url and page.locator("#f-answer").is_visible()
+    page.go_back()
+    page.locator("article a", has_text="set-up").last.click()
+    page.wait_for_selector("article h2:has-text('2. Set-up')")
+    assert page.url.endswith("/learn?lesson=02-set-up")
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("width", [375, 1280])
+def test_every_lesson_has_its_picture_and_fits_the_screen(visit: Callable[..., Any], width: int) -> None:
+    page = visit("/learn", width)
+    page.locator("article h2").first.wait_for()
+    names = page.eval_on_selector_all(".lesson nav a", "all => all.map(a => a.getAttribute('href'))")
+    assert len(names) >= 12
+    for path in names:
+        page.evaluate("path => { history.pushState(null, '', path); dispatchEvent(new PopStateEvent('popstate')); }", path)
+        page.wait_for_selector(f"nav a[href='{path}'][aria-current=true]", state="attached")
+        title = page.locator(f"nav a[href='{path}']").text_content()
+        page.locator("article h2", has_text=title).wait_for()
+        picture = page.locator("article img").first
+        picture.evaluate("image => image.decode()")
+        assert picture.evaluate("image => image.naturalWidth") > 100, path
+        assert not page.evaluate("document.documentElement.scrollWidth > innerWidth"), path
 
 
 @pytest.mark.slow
@@ -381,7 +430,8 @@ def violations(page: Any) -> list[str]:
 
 PAGES = {
     "/": "section[aria-label=Answer] h2",
-    "/learn?number=4&hint=1": ".answer .notes",
+    "/learn?ask=exercise&number=4&hint=1": ".answer .notes",
+    "/learn?lesson=04-memory": ".lesson article h2",
     "/lab?ask=occupancy&on=V100&regs=37&block=320": "#chart",
     "/lab?task=matmul-tiled&size=64&on=v100": "#race .play",
     "/plan?model=gpt9&on=4090": "[role=alert]",

@@ -46,7 +46,7 @@ def assets() -> Mapping[str, tuple[str, bytes]]:
     """Every file a browser may have, by its name in the address: content type and bytes."""
     found: dict[str, tuple[str, bytes]] = {}
     root = files("gpuwise.ui") / "assets"
-    for folder in (root, root / "vendor"):
+    for folder in (root, root / "vendor", root / "lessons"):
         for file in folder.iterdir():
             kind = KINDS.get("." + file.name.rpartition(".")[2])
             if file.is_file() and kind is not None:

@@ -9,9 +9,13 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import cache
+from html import unescape
+from importlib.resources import files
 from typing import Any
 
 from gpuwise.errors import InputError, UnknownNameError
+from gpuwise.lab.exercises import exercises
 from gpuwise.workload.strategy import NEUTRAL, OPTIONS
 
 LONGEST = 200
@@ -241,7 +245,7 @@ QUESTIONS: Mapping[str, Question] = {
         "Exercise",
         (
             replace(
-                _choice("number", "Exercise", "1 2 3 4 5 6 7 8 9 10 11 12", more=False),
+                _choice("number", "Exercise", " ".join(str(e.number) for e in exercises()), more=False),
                 bare=True,
                 leads=("answer", "hint", "solution"),
             ),
@@ -375,6 +379,8 @@ class Page:
     asks: tuple[str, ...]
     own: bool = False
     """Whether own code is supported here too."""
+    lessons: bool = False
+    """Whether it opens with the lessons."""
     start: tuple[tuple[str, str], ...] = ()
     """Fields that are filled in, and answered, where nothing was asked before."""
     examples: tuple[tuple[str, str], ...] = ()
@@ -422,7 +428,13 @@ PAGES = (
             ("One long chain, where each step waits for the one before", "/lab?task=chain&against=i5-12400&on=rtx-4090"),
         ),
     ),
-    Page("learn", "Learn", "Have I understood? A question for each lesson, hints in steps, your answer judged.", ("exercise",)),
+    Page(
+        "learn",
+        "Learn",
+        "Short lessons, each with a picture and an exercise to try.",
+        ("exercise",),
+        lessons=True,
+    ),
     Page(
         "runs",
         "Runs",
@@ -433,11 +445,32 @@ PAGES = (
 """The first is the one the application opens with."""
 
 
+@dataclass(frozen=True, slots=True)
+class Lesson:
+    """A lesson of ``docs/learn``; the asset ``name`` with ``.html`` is its text (``tools.docs.lessons``)."""
+
+    name: str
+    title: str
+
+
+@cache
+def lessons() -> tuple[Lesson, ...]:
+    """All lessons in their order."""
+    made: list[Lesson] = []
+    for file in sorted((files("gpuwise.ui") / "assets" / "lessons").iterdir(), key=lambda f: f.name):
+        name, _, kind = file.name.partition(".")
+        if kind == "html":
+            title = file.read_text(encoding="utf-8").partition("<h2>")[2].partition("</h2>")[0]
+            made.append(Lesson(name, unescape(title)))
+    return tuple(made)
+
+
 def site(folders: Sequence[str]) -> dict[str, Any]:
     """All pages and questions; ``folders`` are those that can be chosen."""
     return {
         "pages": [asdict(p) for p in PAGES],
         "questions": [{"name": n, "moment": n == "plan", **asdict(_with(q, folders))} for n, q in QUESTIONS.items()],
+        "lessons": [asdict(lesson) for lesson in lessons()],
     }
 
 

@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from gpuwise.errors import UnknownNameError
-from gpuwise.lab.tasks import find_task
 from gpuwise.report.answers import choosing, costs, lab, machine, scores, serving, steps
 from gpuwise.report.answers.answer import Answer, plain
 from gpuwise.report.answers.exported import pictures
@@ -97,6 +96,8 @@ def shown(name: str, document: Document, asked: Sequence[str] = ()) -> dict[str,
             made["held"] = option_query(best["strategy"])
             made["choices"] = choices(document)
     if name == "simulate" and document.get("beside"):
+        from gpuwise.lab.tasks import find_task  # numpy: a page is served without it
+
         size = document["beside"]["size"]
         made["held"] = {"size": str(size)}
         made["choices"] = [("size", "Size", [str(n) for n in find_task(document["task"]).sizes(size)])]

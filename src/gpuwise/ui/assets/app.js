@@ -507,6 +507,41 @@ function Live() {
   return html`<h2>GPUs now: busy, percent</h2><div class="live" ref=${ref} role="img" aria-label="Utilisation of each GPU over time"></div><div class="status" role="status">${said.split("\n").map((words) => html`<p>${words}</p>`)}</div>`;
 }
 
+// a text of the lessons; its words explain themselves on hover, focus or a tap
+function Lessons({ lessons, start, follow }) {
+  const ref = useRef();
+  const [text, setText] = useState("");
+  const [error, setError] = useState(null);
+  const name = (lessons.find((l) => l.name === start) || lessons[0]).name;
+  useEffect(() => {
+    fetch(`/assets/${name}.html`).then((r) => (r.ok ? r.text() : Promise.reject(new Error(`the lesson ${name} cannot be read`)))).then(setText, setError);
+  }, [name]);
+  useEffect(() => {
+    ref.current.innerHTML = text;
+    for (const table of ref.current.querySelectorAll("table")) {
+      const around = Object.assign(document.createElement("div"), { className: "scroll", tabIndex: 0 });
+      table.replaceWith(around);
+      around.append(table);
+    }
+  }, [text]);
+  const click = (e) => {
+    const at = e.target.closest("a[href^='/']");
+    if (at) (follow(e, at.getAttribute("href")), scrollTo(0, 0));
+  };
+  const key = (e) => e.key === "Escape" && document.activeElement.blur();
+  const place = (e) => {
+    const word = e.target.closest(".word");
+    if (word) word.classList.toggle("last", word.getBoundingClientRect().left > innerWidth - 22 * 16);
+  };
+  return html`<div class="lesson">
+    <details open=${matchMedia("(min-width:60rem)").matches}><summary>Lessons</summary>
+      <nav aria-label="Lessons"><ul>${lessons.map((l) => html`<li><a href=${"/learn?lesson=" + l.name} aria-current=${l.name === name ? "true" : undefined}
+        onClick=${(e) => (follow(e, "/learn?lesson=" + l.name), scrollTo(0, 0))}>${l.title}</a></li>`)}</ul></nav></details>
+    <article aria-label="Lesson"><${Refusal} error=${error} /><div ref=${ref} onClick=${click} onKeyDown=${key} onMouseOver=${place} onFocusIn=${place}></div></article></div>`;
+}
+
+const OWN_TITLES = { own: "Your own code", lessons: "Lessons" };
+
 function Page({ site }) {
   const [at, setAt] = useState(here());
   useEffect(() => {
@@ -515,9 +550,9 @@ function Page({ site }) {
     return () => removeEventListener("popstate", back);
   }, []);
   const page = site.pages.find((p) => p.name === at.page) || site.pages[0];
-  const asks = page.own ? [...page.asks, "own"] : page.asks;
+  const asks = [...(page.lessons ? ["lessons"] : []), ...page.asks, ...(page.own ? ["own"] : [])];
   const name = asks.includes(at.ask) ? at.ask : asks[0];
-  const question = site.questions.find((q) => q.name === name) || { name, title: "Your own code" };
+  const question = site.questions.find((q) => q.name === name) || { name, title: OWN_TITLES[name] };
   const start = begin(page, question, at.fields);
   const follow = (e, path) => {
     if (e.ctrlKey || e.metaKey || e.shiftKey) return;
@@ -538,9 +573,10 @@ function Page({ site }) {
     <header><strong>gpuwise</strong><nav aria-label="Pages">${site.pages.map((p) => html`<a href=${"/" + p.name} aria-current=${p === page ? "page" : undefined} onClick=${(e) => go(e, p.name)}>${p.title}</a>`)}</nav></header>
     <main id="main" tabindex="-1"><h1>${page.name === "home" ? page.lead : page.title}</h1>${page.name !== "home" && html`<p class="lead">${page.lead}</p>`}
       ${page.examples.length > 0 && html`<p class="examples">Or ask: ${page.examples.map(([words, path]) => html`<a href=${path} onClick=${(e) => follow(e, path)}>${words}</a> `)}</p>`}
-      ${asks.length > 1 && html`<nav class="asks" aria-label="Questions">${asks.map((n) => html`<a href=${`/${page.name}?ask=${n}`} aria-current=${n === name ? "true" : undefined} onClick=${(e) => go(e, page.name, n)}>${(site.questions.find((q) => q.name === n) || { title: "Your own code" }).title}</a>`)}</nav>`}
+      ${asks.length > 1 && html`<nav class="asks" aria-label="Questions">${asks.map((n) => html`<a href=${`/${page.name}?ask=${n}`} aria-current=${n === name ? "true" : undefined} onClick=${(e) => go(e, page.name, n)}>${(site.questions.find((q) => q.name === n) || { title: OWN_TITLES[n] }).title}</a>`)}</nav>`}
       ${page.name === "machine" && question.name === "doctor" && html`<${Live} />`}
-      ${name === "own" ? html`<${File} key=${JSON.stringify(at.fields)} start=${at.fields} link=${link} />` : html`<${Ask} key=${page.name + question.name + (at.ask || "") + JSON.stringify(at.fields)} question=${question} start=${start} link=${link} />`}
+      ${name === "lessons" ? html`<${Lessons} lessons=${site.lessons} start=${at.fields.lesson} follow=${follow} />` :
+        name === "own" ? html`<${File} key=${JSON.stringify(at.fields)} start=${at.fields} link=${link} />` : html`<${Ask} key=${page.name + question.name + (at.ask || "") + JSON.stringify(at.fields)} question=${question} start=${start} link=${link} />`}
       ${page.name === "home" && lastAnswers().length > 0 && html`<nav class="last" aria-label="Last answers"><h2>Last answers</h2><ul class="notes">${lastAnswers().map(([verdict, path]) => html`<li><a href=${path} onClick=${(e) => follow(e, path)}>${verdict}</a></li>`)}</ul></nav>`}
     </main>`;
 }
