@@ -32,7 +32,7 @@ from gpuwise.report.answers.answer import (
     brief,
     plain,
 )
-from gpuwise.text import capital, shell_lines
+from gpuwise.text import broken_command, capital
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -83,6 +83,7 @@ def _whole(answer: Answer, to: Console, names: Collection[str] | None) -> Iterat
         for title, sentences in (("Warnings", answer.warnings), ("Assumed", answer.assumed)):
             if sentences:
                 yield from ("", _bold(title), _indented(_notes(Notes(sentences, "dim"))))
+        yield ""
         yield from _next(answer, to)
     elif not parts:
         yield _indented(_text(f"Nothing of that here; this answer has {_options(answer.parts)}", "dim"))
@@ -195,9 +196,7 @@ def _command(command: Command, to: Console, *, inner: bool = False) -> Iterator[
         return
     if why:
         yield _text(why.rstrip())
-    if len(words) == 1:  # a whole line
-        quoted = [shlex.quote(word) for word in shlex.split(line)]
-    for text in shell_lines(quoted, to.width - 2):
+    for text in broken_command(line, to.width - 2):
         yield Padding(Text(text, "cyan"), (0, 0, 0, 0 if inner else 2), expand=False)
     yield from _file(command)
 

@@ -44,13 +44,13 @@ ANSWERS: Mapping[str, Callable[[Document], Answer]] = {
     "own": steps.fit_answer,
     "ranks": scores.ranks_answer,
     "runs": machine.runs_answer,
+    "doctor": machine.doctor_answer,
 }
 """Answers by question."""
 VIEWS: Mapping[str, Callable[[Document], list[str]]] = {
     "occupancy": lab.occupancy,
     "simulate": lab.simulation,
     "exercise": lab.exercise,
-    "doctor": machine.doctor,
     "history": machine.history,
 }
 """Those of them that are HTML directly."""

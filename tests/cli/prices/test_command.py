@@ -11,12 +11,15 @@ from typing import Any
 import pytest
 
 from gpuwise.cli.prices import command as prices
-from gpuwise.cli.prices.history import sparkline
+from gpuwise.cli.prices.document import document
 from gpuwise.facts.offers.feeds import skypilot
 from gpuwise.facts.offers.offer import offers
+from gpuwise.facts.offers.search import OfferFilter, select, sort_offers
+from gpuwise.facts.offers.sightings import sightings
 from gpuwise.facts.offers.store import save_offers, store_dir, stored_files
 from gpuwise.facts.offers.table import Offer
 from gpuwise.money.cost import STALE_DAYS
+from gpuwise.report.answers.prices import offers_answer
 
 DAY = datetime.date(2026, 11, 21)
 pytestmark = pytest.mark.usefixtures("home", "fixed_day")
@@ -84,7 +87,7 @@ def test_remarks_are_words(gpuwise: Callable[..., Any]) -> None:
     )
     ran = gpuwise("prices", "acme", "--all")
     assert "no stock" in ran.out and "market" in ran.out and "to 2027-01-01" in " ".join(ran.out.split())
-    assert "contract: your own" in ran.out
+    assert "contract: your own" in " ".join(ran.out.lower().split())
     spot = gpuwise("prices", "acme", "--spot")
     assert "fixed share" in spot.out and "50 %" in spot.out
 
@@ -100,11 +103,26 @@ def test_filters_and_orders(gpuwise: Callable[..., Any]) -> None:
     assert eight and all(r["count"] == 8 and any("us" in region for region in r["regions"]) for r in eight)
 
 
-def test_the_table_shows_one_of_each_and_says_how_many_more(gpuwise: Callable[..., Any]) -> None:
-    few, every = gpuwise("prices", "h100-sxm-80gb"), gpuwise("prices", "h100-sxm-80gb", "--all")
-    assert "more with --all" in few.out and len(every.out.splitlines()) > len(few.out.splitlines())
-    overview = gpuwise("prices")
-    assert overview.code == 0 and "more with --all" in overview.out
+def test_the_first_screen_has_one_offer_of_each_provider() -> None:
+    rows = [offer(), offer(region="eu"), offer(provider="aws", on_demand_usd_per_hour=9.0), offer(kind="contract")]
+    priced = sort_offers(select(rows, OfferFilter()), "price", DAY)
+    found = {"kind": "on-demand", "offers": [document(row, DAY) for row in priced]}
+    for named, n in ((True, 3), (False, 2)):  # a contract stands beside the public price
+        answer = offers_answer(found, named=named)
+        by_part = {p.name: p.blocks[0] for p in answer.parts}
+        assert [len(by_part[name].rows) for name in ("cheapest", "offers")] == [n, 4]  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def test_without_a_name_what_is_offered_most_comes_first(gpuwise: Callable[..., Any]) -> None:
+    seen = sightings()
+    for words in ((), ("--buy",)):
+        lines = gpuwise("prices", *words, "--all").out.splitlines()
+        assert "most offered first" in "".join(lines)
+        at = [
+            next(i for i, line in enumerate(lines) if line.startswith(f"  {name} "))
+            for name in ("H100 SXM5 80GB", "V100 SXM2 16GB")
+        ]
+        assert at == sorted(at) and seen["h100-sxm-80gb"] > seen["v100-sxm-16gb"]
 
 
 @pytest.mark.parametrize(
@@ -164,7 +182,9 @@ def test_purchase_prices(gpuwise: Callable[..., Any]) -> None:
 
 def test_history_goes_both_ways(gpuwise: Callable[..., Any]) -> None:
     ran = gpuwise("prices", "h100", "--history")
-    assert "fell by" in ran.out and "rose by" in ran.out and "a year" in ran.out and "Jan" in ran.out
+    assert "fell by" in ran.out and "Jan" not in ran.out
+    ran = gpuwise("prices", "h100", "--history", "--all")
+    assert "rose by" in ran.out and "a year" in ran.out and "Jan" in ran.out
     history = gpuwise("prices", "h100", "--history", "--json").document["history"]
     moves = {row["series"]: row["moves"] for row in history if row["accelerator"] == "h100-sxm-80gb"}
     assert {move["share"] > 0 for move in moves["median"]} == {True, False}
@@ -175,13 +195,7 @@ def test_what_was_fetched_here_is_history_too(gpuwise: Callable[..., Any]) -> No
         day = datetime.date(2026, month, 1)
         save_offers([offer(accelerator_id="t4", on_demand_usd_per_hour=usd, as_of=day)], "skypilot-acme", day)
     ran = gpuwise("prices", "t4", "--history")
-    assert ran.code == 0 and "2026-09-01  2.00" in ran.out and "rose by 100%" in ran.out
-
-
-def test_a_sparkline_leaves_months_out_that_nobody_saw() -> None:
-    months = [(datetime.date(2026, m, 1), price) for m, price in ((1, 1.0), (2, 2.0), (4, 1.0))]
-    assert sparkline(months) == "▁█ ▁"
-    assert len(sparkline(months[:1])) == 1
+    assert ran.code == 0 and "rose by 100 %" in ran.out and "2026-09-01" in gpuwise("prices", "t4", "--history", "--months").out
 
 
 # --- import ---

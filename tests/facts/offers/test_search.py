@@ -18,7 +18,6 @@ from gpuwise.facts.offers.search import (
     ORDERS,
     OfferFilter,
     accelerators_of,
-    best_of_each,
     offers_named,
     select,
     sort_offers,
@@ -91,19 +90,6 @@ def test_orders() -> None:
     assert next(r.accelerator.id for r in sort_offers(rows, "per-pflop", DAY)) == "h100-sxm-80gb"
     old = select([offer(as_of=datetime.date(2026, 1, 1)), offer(provider="new")], OfferFilter())
     assert sort_offers(old, "age", DAY)[0].offer.provider == "new"
-
-
-def test_the_best_of_each() -> None:
-    rows = sort_offers(
-        select(
-            [offer(), offer(region="eu"), offer(provider="aws", on_demand_usd_per_hour=9.0), offer(kind="contract")],
-            OfferFilter(),
-        ),
-        "price",
-        DAY,
-    )
-    assert len(best_of_each(rows, by_provider=True)) == 3
-    assert len(best_of_each(rows, by_provider=False)) == 2, "a contract stands beside the public price"
 
 
 @given(

@@ -7,10 +7,15 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from gpuwise.cli.options import Duration, NewFile, Whole
+from gpuwise.cli.reports import report
+from gpuwise.cli.shown import options_shown
 from gpuwise.errors import InputError
 
 if TYPE_CHECKING:
+    from gpuwise.cli.shown import Shown
     from gpuwise.machine.doctor.report import Diagnosis
+else:
+    Shown = options_shown("doctor")
 
 
 def doctor(
@@ -19,11 +24,11 @@ def doctor(
     python: Annotated[str | None, Parameter(metavar="PATH")] = None,
     limit: Duration | None = None,
     frameworks: bool = True,
-    notes: Annotated[bool, Parameter(negative="")] = False,
     fix_plan: NewFile | None = None,
     dockerfile: NewFile | None = None,
     compose: NewFile | None = None,
     share: Annotated[bool, Parameter(negative="")] = False,
+    shown: Shown | None = None,
     json: Annotated[bool, Parameter(negative="")] = False,
 ) -> int:
     """Check this machine's GPU setup and print the commands that fix it.
@@ -41,8 +46,6 @@ def doctor(
         How long each framework may take to answer: 90s.
     frameworks
         Start the installed frameworks to check them; --no-frameworks only reads their files.
-    notes
-        Show notes that are not faults, too.
     fix_plan
         Write a script that fixes the faults to this file (- prints it). It asks before each step. gpuwise never runs it.
     dockerfile
@@ -60,21 +63,17 @@ def doctor(
         )
     diagnosis = _look(gpus, python, limit, frameworks)
     paths = _write(diagnosis, fix_plan, dockerfile, compose)
-    if json:
-        from gpuwise.cli.out import print_json
-        from gpuwise.machine.doctor.report import document
-
-        print_json(document(diagnosis))
-    elif share:
+    if share and not json:
         import sys
 
         from gpuwise.machine.doctor.share import share_text
 
         sys.stdout.write(share_text(diagnosis))
-    elif not paths:
-        from gpuwise.cli.doctor.view import show_diagnosis
+    elif json or not paths:
+        from gpuwise.machine.doctor.report import document
+        from gpuwise.report.answers.machine import doctor_answer
 
-        show_diagnosis(diagnosis, notes=notes)
+        report(document(diagnosis), doctor_answer, shown, json=json)
     return diagnosis.exit_code
 
 

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
 from gpuwise.cli.options import Bytes, Money, Whole, refuse
+from gpuwise.cli.reports import report
+from gpuwise.cli.shown import options_shown, parts_shown
 from gpuwise.errors import InputError
 
 if TYPE_CHECKING:
+    from gpuwise.cli.shown import Shown
     from gpuwise.facts.offers.search import Kind, OfferFilter, Order
+else:
+    Shown = options_shown("prices")
 
 Flag = Annotated[bool, Parameter(negative="")]
 
@@ -31,8 +37,7 @@ def prices(
     max_price: Money | None = None,
     kind: Annotated[str, Parameter(metavar="on-demand|spot|reserved")] = "on-demand",
     spot: Flag = False,
-    sort: Annotated[str, Parameter(metavar="KEY")] = "price",
-    all_: Annotated[bool, Parameter(name="--all", negative="")] = False,
+    sort: Annotated[str | None, Parameter(metavar="KEY", show_default="price")] = None,
     buy: Flag = False,
     history: Flag = False,
     refresh: Flag = False,
@@ -42,6 +47,7 @@ def prices(
     template: Flag = False,
     stored: Flag = False,
     remove: Annotated[str | None, Parameter(metavar="NAME")] = None,
+    shown: Shown | None = None,
     json: Flag = False,
 ) -> int:
     """Show what an accelerator costs per hour, where, and how old the price is.
@@ -70,8 +76,6 @@ def prices(
         The same as --kind spot.
     sort
         price, per-pflop (an hour of 1e15 dense bf16 FLOP/s), per-gb (an hour of a GB of memory) or age.
-    all_
-        Show every offer, not only the cheapest of each provider.
     buy
         Purchase prices, new and used, in place of rent.
     history
@@ -106,13 +110,13 @@ def prices(
         raise InputError("--usd-rate without --import", hint="it converts the prices of an imported file")
     if dry_run and import_ is None and not refresh:
         raise InputError("--dry-run without --import or --refresh", hint="nothing else is kept")
-    of_rent = {"provider": provider, "region": region, "count": count, "spot": spot, "sort": sort != "price"}
+    of_rent = {"provider": provider, "region": region, "count": count, "spot": spot, "sort": sort}
     of_rent |= {"kind": kind != "on-demand", "min_memory": min_memory, "max_price": max_price}
     chosen = [name for name, value in of_rent.items() if value]
     if refresh or import_ is not None or template or stored or remove is not None:
         what = "is of prices to show, not of those that are kept"
         refuse(chosen, what, allowed=() if import_ is None else ("provider",))
-        refuse(("all",) if all_ else (), what)
+        refuse(() if shown is None else [*(parts_shown(shown) or ("all",))], what)
         from gpuwise.cli.prices import store as prices_store
 
         if template:
@@ -131,17 +135,20 @@ def prices(
     if history or buy:
         hint = f"leave it out, or leave out --{'history' if history else 'buy'}"
         refuse(chosen, "applies to current rental prices", hint, () if history else ("min_memory", "max_price"))
-        refuse(("all",) if all_ and history else (), "applies to current offers", hint)
     if history:
-        from gpuwise.cli.prices.history import show_history
+        from gpuwise.cli.prices.history import history as history_of
+        from gpuwise.report.answers.prices import history_answer
 
-        return show_history(query, today(), json=json)
+        report(history_of(query), partial(history_answer, today=today()), shown, json=json)
+        return 0
     if buy:
-        from gpuwise.cli.prices.buy import show_purchases
+        from gpuwise.cli.prices.buy import purchases
+        from gpuwise.report.answers.prices import purchases_answer
 
-        return show_purchases(query, today(), min_memory, max_price, every=all_, json=json)
+        report(purchases(query, today(), min_memory, max_price), partial(purchases_answer, named=bool(query)), shown, json=json)
+        return 0
     offer_filter, order = _wanted(kind, sort, spot, provider, region, count, min_memory, max_price)
-    return _rent(query, offer_filter, order, every=all_, json=json)
+    return _rent(query, offer_filter, order, shown, json=json)
 
 
 def _one_thing(**flags: bool) -> None:
@@ -158,14 +165,14 @@ def _no_words(words: tuple[str, ...]) -> None:
 
 def _wanted(
     kind: str,
-    sort: str,
+    sort: str | None,
     spot: bool,
     provider: str | None,
     region: str | None,
     count: int | None,
     min_memory: float | None,
     max_price: float | None,
-) -> tuple[OfferFilter, Order]:
+) -> tuple[OfferFilter, Order | None]:
     """The options as a search. Raises UnknownNameError."""
     from gpuwise.errors import UnknownNameError
     from gpuwise.facts.offers.search import KINDS, ORDERS, OfferFilter
@@ -174,32 +181,29 @@ def _wanted(
         raise UnknownNameError("kind of price", kind, KINDS, hint="it is one of " + ", ".join(KINDS))
     if spot and kind == "reserved":
         raise InputError("--spot and --kind reserved exclude each other", hint="give one of them")
-    if sort not in ORDERS:
+    if sort is not None and sort not in ORDERS:
         raise UnknownNameError("order", sort, ORDERS, hint="it is one of " + ", ".join(ORDERS))
     kinds: dict[str, Kind] = {k: k for k in KINDS}
     orders: dict[str, Order] = {o: o for o in ORDERS}
-    return OfferFilter("spot" if spot else kinds[kind], provider, region, count, min_memory, max_price), orders[sort]
+    return OfferFilter(
+        "spot" if spot else kinds[kind], provider, region, count, min_memory, max_price
+    ), None if sort is None else orders[sort]
 
 
-def _rent(query: str, offer_filter: OfferFilter, order: Order, *, every: bool, json: bool) -> int:
+def _rent(query: str, offer_filter: OfferFilter, order: Order | None, shown: Shown | None, *, json: bool) -> int:
+    from gpuwise.cli.prices.document import document
     from gpuwise.facts.offers.offer import book
-    from gpuwise.facts.offers.search import best_of_each, offers_named, select, sort_offers
+    from gpuwise.facts.offers.search import offers_named, select, sort_offers
+    from gpuwise.report.answers.prices import offers_answer
 
     day = today()
     offers = offers_named(query, book(day))
-    priced = sort_offers(select(offers, offer_filter), order, day)
+    priced = sort_offers(select(offers, offer_filter), order or "price", day)
     if not priced:
         raise _nothing(query, offer_filter, bool(offers))
-    rows = priced if every or json else best_of_each(priced, by_provider=bool(query or offer_filter.provider))
-    if json:
-        from gpuwise.cli.out import print_json
-        from gpuwise.cli.prices.view import document
-
-        print_json({"as_of": day.isoformat(), "kind": offer_filter.kind, "offers": [document(row, day) for row in rows]})
-    else:
-        from gpuwise.cli.prices.view import show_offers
-
-        show_offers(rows, day, order, more=len(priced) - len(rows))
+    found = {"as_of": day.isoformat(), "kind": offer_filter.kind, "offers": [document(row, day) for row in priced]}
+    named = bool(query or offer_filter.provider)
+    report(found, partial(offers_answer, order=order or "", named=named), shown, json=json)
     return 0
 
 

@@ -70,9 +70,9 @@ def _file_name(provider: str) -> str:
 
 def _show_imported(to: Console, imported: PriceImport, day: datetime.date) -> None:
     from gpuwise.cli.out import table_of
-    from gpuwise.cli.prices.view import usd
     from gpuwise.facts.hardware.accelerators import accelerators
     from gpuwise.facts.offers.currency import HOURS_PER_MONTH
+    from gpuwise.units import format_usd
 
     table = table_of(
         ["accelerator", "provider", "GPUs", "$/h", "1 year", "holds"],
@@ -85,8 +85,8 @@ def _show_imported(to: Console, imported: PriceImport, day: datetime.date) -> No
             accelerators()[o.accelerator_id].name,
             o.provider,
             str(o.count),
-            usd(o.on_demand_usd_per_hour),
-            "-" if reserved is None else usd(reserved),
+            format_usd(o.on_demand_usd_per_hour),
+            "-" if reserved is None else format_usd(reserved),
             _holds(o, day),
         )
     to.print(table)

@@ -134,16 +134,6 @@ def sort_offers(priced: Iterable[PricedOffer], by: Order, today: datetime.date) 
     return tuple(sorted(priced, key=key))
 
 
-def best_of_each(priced: Iterable[PricedOffer], *, by_provider: bool) -> tuple[PricedOffer, ...]:
-    """The first of each accelerator in rows in order, or of each accelerator of each provider; a contract is listed beside the
-    provider's public price."""
-    firsts: dict[tuple[str, str, bool], PricedOffer] = {}
-    for row in priced:
-        provider = row.offer.provider if by_provider else ""
-        firsts.setdefault((row.accelerator.id, provider, row.offer.kind == "contract"), row)
-    return tuple(firsts.values())
-
-
 def _text(offer: Offer) -> str:
     here = f"{offer.provider} {offer.region} {offer.instance} {offer.kind}".lower()
     return f"{here} {_device_text(accelerators()[offer.accelerator_id])}"

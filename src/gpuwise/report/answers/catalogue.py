@@ -1,7 +1,8 @@
-"""The catalogue of accelerators: one with its figures and their sources, or a list."""
+"""The catalogues of accelerators and of processors: one with its figures and their sources, or a list."""
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -11,7 +12,7 @@ from gpuwise.report.answers.parts import PARTS
 from gpuwise.report.answers.values import At
 from gpuwise.units import GIGA, TERA, format_rate
 
-TITLES = PARTS["gpus"]
+TITLES, CPUS = PARTS["gpus"], PARTS["cpus"]
 MANY = 20
 """Accelerators from which a list begins with their families."""
 FORMATS = ("bf16", "fp8")
@@ -29,7 +30,10 @@ def _name(a: At) -> str:
 
 
 def _list(found: list[At]) -> Answer:
-    found = sorted(found, key=lambda a: (a["vendor"].text != "NVIDIA", a["vendor"].text, -a["year"].number, a["name"].text))
+    from gpuwise.facts.offers.sightings import sightings
+
+    seen = sightings()
+    found = sorted(found, key=lambda a: (-seen[a["id"].text], -a["year"].number, a["name"].text))
     rows = [
         Row(
             [
@@ -59,26 +63,25 @@ def _list(found: list[At]) -> Answer:
         Column("$/h"),
     ]
     table = Section("list", TITLES["list"], [Table(TITLES["list"], columns, rows)], first=True)
-    many = len(found) > MANY
+    rented = sum(r.cells[-1].value != "-" for r in rows)
     return Answer(
         "gpus",
-        f"{len(found)} accelerators",
+        f"{len(found)} accelerators, {rented} of them with a rental price",
         "",
-        "dense rates in FLOP/s with FP32 accumulation; $/h: median rental price of a GPU-hour",
+        "rates without sparsity, in FLOP/s; $/h: median rental price of a GPU-hour; most offered first",
         [],
-        [*([_families(found)] if many else []), table],
-        Command("One with its sources", ["gpuwise", "gpus", found[0]["id"].text]) if found else None,
+        [table, *([_families(found)] if len(found) > MANY else [])],
+        Command("One with its sources", ["gpuwise", "gpus", found[0]["id"].text]),
     )
 
 
 def _families(found: list[At]) -> Section:
-    """Vendors and their families, the newest first."""
+    """Vendors and their families, in the order of their first accelerators."""
     by_family: dict[tuple[str, str], list[At]] = {}
     for a in found:
         by_family.setdefault((a["vendor"].text, a["family"].text), []).append(a)
-    ordered = sorted(by_family.items(), key=lambda item: (item[0][0] != "NVIDIA", -max(a["year"].number for a in item[1])))
     rows: list[Row] = []
-    for (vendor, family), members in ordered:
+    for (vendor, family), members in by_family.items():
         years = sorted({int(a["year"].number) for a in members})
         span = f"{years[0]}" if len(years) == 1 else f"{years[0]}-{years[-1]}"
         cells = (f"{vendor} {family}", span, f"{len(members)}", ", ".join(_name(a) for a in members[:3]))
@@ -196,3 +199,74 @@ def _sources(a: At) -> Iterator[Block]:
         known = by_key.get(key)
         notes.append(f"For {of}: {key if known is None else f'{known.title} {known.url}'.strip()}")
     yield Notes(notes)
+
+
+# --- processors ---
+
+
+def cpus_answer(document: Mapping[str, Any]) -> Answer:
+    """The answer for the processors of the document, the newest first."""
+    found = sorted(At(document)["processors"], key=lambda c: (-c["year"].number, c["vendor"].text, c["name"].text))
+    one = found[0]
+    sources: list[Phrase] = []
+    if len(found) == 1:
+        verdict: Phrase = (f"{one['name'].text}: ", one["cores"], " cores, memory of ", one["memory_bandwidth_bytes_per_s"])
+        sources = [f"Source: {one['source'].text}", *([one["notes"].text] if one["notes"].value else [])]
+    else:
+        years = [int(c["year"].number) for c in found]
+        verdict = f"{len(found):,} processors, of {min(years)} to {max(years)}"
+    name = one["id"].text
+    return Answer(
+        "cpus",
+        verdict,
+        "",
+        "clock: all cores busy; memory: type-MT/s x channels of 64 bits, the fastest stated",
+        [],
+        [
+            Section("list", CPUS["list"], [_processors(found)], first=True),
+            *([_cpu_families(found)] if len(found) > MANY else []),
+            *([Section("sources", CPUS["sources"], [Notes(sources)])] if sources else []),
+        ],
+        Command("Which models run on it", ["gpuwise", "models", "--on", shlex.quote(one["name"].text)])
+        if len(found) == 1
+        else Command("One with its source", ["gpuwise", "cpus", shlex.quote(name)]),
+        [f"no vendor source for {', '.join(w.text for w in one['weak'])}"] if len(found) == 1 and one["weak"] else [],
+        [one["assumption"].text] if len(found) == 1 and one["assumption"].value else [],
+    )
+
+
+def _processors(found: list[At]) -> Table:
+    columns = [Column("name", words=True), Column("family", words=True, leaves=2), Column("year", leaves=3), Column("cores")]
+    columns += [Column("clock", leaves=5), Column("memory", words=True), Column("bandwidth"), Column("fp32", leaves=1)]
+    columns.append(Column("power", leaves=4))
+    rows: list[Row] = []
+    for c in found:
+        more = c["efficiency_cores"]
+        cores: Phrase = (c["cores"], "+", more) if more.value else c["cores"]
+        clock = c["allcore_hz"]
+        cells: list[Phrase] = [c["name"], c["family"], f"{c['year'].value}", cores]
+        cells.append("-" if clock.value is None else Number(clock, lambda hz: f"{hz / GIGA:.2g} GHz"))
+        fp32 = Number(c["peak_flop_per_s"]["fp32"], lambda n: format_rate(n, "FLOP/s"))
+        cells += [_memory(c), c["memory_bandwidth_bytes_per_s"], fp32, c["tdp_w"]]
+        rows.append(Row([Cell(cell) for cell in cells]))
+    return Table(CPUS["list"], columns, rows)
+
+
+def _memory(c: At) -> str:
+    from gpuwise.facts.hardware.ram import memory_text
+
+    return memory_text(c["memory_type"].text, c["memory_mt_s"].value or None, c["memory_channels"].value or None)
+
+
+def _cpu_families(found: list[At]) -> Section:
+    by_family: dict[tuple[str, str], list[At]] = {}
+    for c in found:
+        by_family.setdefault((c["vendor"].text, c["family"].text), []).append(c)
+    rows: list[Row] = []
+    for (vendor, family), members in by_family.items():
+        last, first = members[0]["year"].value, members[-1]["year"].value
+        years = f"{first}" if first == last else f"{first}-{last}"
+        rows.append(Row([Cell(w) for w in (vendor, family, years, f"{len(members)}", members[len(members) // 2]["name"].text)]))
+    columns = [Column("vendor", words=True), Column("family", words=True), Column("years"), Column("processors")]
+    columns.append(Column("like", words=True))
+    return Section("families", CPUS["families"], [Table(CPUS["families"], columns, rows)], first=True)

@@ -6,14 +6,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from gpuwise.report.answers.answer import Answer, Cell, Column, Command, Notes, Number, Row, Section, Table
+from gpuwise.report.answers.answer import Answer, Block, Cell, Column, Command, Notes, Number, Phrase, Row, Section, Table
 from gpuwise.report.answers.parts import PARTS
-from gpuwise.report.answers.values import At, cell, coded, placed, shown
-from gpuwise.report.page import Markup, TableCell, TableRow, Text, heading, notes, table, text
-from gpuwise.text import capital, escape
+from gpuwise.report.answers.values import At, placed, shown
+from gpuwise.report.page import Markup, TableCell, TableRow, Text, heading, table, text
+from gpuwise.text import capital
 from gpuwise.units import format_measured
 
-TITLES = PARTS["validate"]
+TITLES, DOCTOR = PARTS["validate"], PARTS["doctor"]
 RESOURCES = (
     ("cpus", "processors"),
     ("memory_bytes", "memory"),
@@ -23,24 +23,57 @@ RESOURCES = (
 """Of a process on the machine."""
 
 
-def doctor(document: Mapping[str, Any]) -> list[str]:
+def doctor_answer(document: Mapping[str, Any]) -> Answer:
     """Findings, worst first, each with its fix."""
     d = At(document)
-    good = not d["findings"]
-    verdict, summary = (escape(capital(d[key].text)) for key in ("verdict", "summary"))
-    body = [f'<h2>{verdict}</h2><p class="{"yes" if good else "no"}">{summary}</p>']
-    for finding in (*d["findings"], *d["notes"]):
-        body.append(
-            f"<h3>{coded(finding['what'].text)}</h3><p>{coded(finding['why'].text)}</p>{notes(finding['evidence'].value)}"
-        )
-        for mend in finding["mends"]:
-            lines = "\n".join(mend["commands"].value)
-            body.append(f"<p>{coded(mend['what'].text)}</p>" + (f"<pre>{escape(lines)}</pre>" if lines else ""))
-    resources = d["machine"]["resources"]
-    rows = [TableRow(words, [cell(resources[name])]) for name, words in RESOURCES]
-    system = d["machine"]["system"]
-    rows = [TableRow("system", [TableCell(system["name"].text, system["kernel"].text)]), *rows]
-    return [*body, heading("The machine"), table("The machine", ["what", "value"], rows)]
+    findings, notes = list(d["findings"]), list(d["notes"])
+    alone = next((n for n in notes if n["id"].value == "no-gpu"), None)
+    first = findings[0] if findings else alone
+    more = f" ({len(findings)} findings)" if len(findings) > 1 else ""
+    then = ["--fix-plan", "fix.sh"] if findings else []
+    return Answer(
+        "doctor",
+        f"{capital(d['verdict'].text)}. {'No fault was found' if first is None else first['what'].text}{more}",
+        {"ready": "yes", "not ready": "no"}.get(d["verdict"].text, "maybe"),
+        capital(d["summary"].text),
+        parts=[
+            *(_finding("findings", f) for f in findings),
+            *(_finding("notes", n) for n in notes),
+            Section("machine", DOCTOR["machine"], [_machine(d["machine"])]),
+        ],
+        next=Command("Write these fixes as a script", ["gpuwise", "doctor", *then])
+        if findings
+        else Command("How fast this machine is", ["gpuwise", "bench", "--quick"]),
+    )
+
+
+WHERE = {"host": " (on the machine itself)", "windows": " (in PowerShell)"}
+"""Places where a fix is not typed here."""
+
+
+def _finding(name: str, f: At) -> Section:
+    """One finding: how to fix it, what was seen, why it matters, and how to check the fix."""
+    blocks = list[Block]()
+    said = list[Phrase]()
+    for fix in f["mends"]:
+        what = fix["what"].text + WHERE.get(fix["where"].text, "")
+        commands = fix["commands"].value
+        if commands:
+            blocks.append(Command(what, [("; " if fix["where"].value == "windows" else " && ").join(commands)]))
+        else:
+            said.append(f"Fix: {what}")
+    seen = ", ".join(" ".join(str(e.value).split()) for e in f["evidence"])
+    said += [*([f"Seen: {seen}"] if seen else []), f"Why: {f['why'].text}"]
+    said += [f"Check: {f['check'].text}"] if f["check"].value else []
+    label = f" [{f['severity'].text}: {f['id'].text}]" if name == "findings" else ""
+    return Section(name, f["what"].text + label, [*blocks, Notes(said)], first=name == "findings")
+
+
+def _machine(m: At) -> Table:
+    resources = m["resources"]
+    rows = [Row([Cell("system"), Cell((m["system"]["name"].text, " ", m["system"]["kernel"].text))])]
+    rows += [Row([Cell(words), Cell(resources[name])]) for name, words in RESOURCES]
+    return Table(DOCTOR["machine"], [Column("what", words=True), Column("value", words=True)], rows)
 
 
 # --- predictions beside measurements of this machine ---

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from gpuwise.report.answers.answer import Answer, Cell, Column, Command, Figure, Notes, Number, Phrase, Row, Section, Table, span
@@ -91,6 +91,7 @@ def catalogue_answer(document: Mapping[str, Any]) -> Answer:
 
 
 def _list(found: Sequence[At]) -> Answer:
+    found = sorted(found, key=_by_use())
     columns = [
         Column("model", words=True),
         Column("parameters"),
@@ -118,19 +119,35 @@ def _list(found: Sequence[At]) -> Answer:
     table = Section("list", TITLES["list"], [Table(TITLES["list"], columns, rows)], first=True)
     return Answer(
         "models",
-        f"{len(found)} models",
-        parts=[*([_families(found)] if len(found) > MANY else []), table],
+        f"{len(found)} models, from {_smallest(found)} to {_smallest(found, -1)} parameters",
+        lead="those that people mean by a short name (llama, qwen3) first",
+        parts=[table, *([_families(found)] if len(found) > MANY else [])],
         next=Command("Those that run on a device", ["gpuwise", "models", "--on", "4090"]),
     )
 
 
+def _by_use() -> Callable[[At], int]:
+    """The place of a model among those that people mean by a short name; behind them for others."""
+    from gpuwise.facts.models.catalogue import usual_models
+
+    names = list(dict.fromkeys(usual_models()))
+    places = {name: i for i, name in enumerate(names)}
+    return lambda a: places.get(a["id"].text, len(names))
+
+
+def _smallest(found: Sequence[At], i: int = 0) -> str:
+    """The parameters of the smallest, or of the ``i``-th by size."""
+    return sorted((a["parameters"] for a in found), key=lambda p: p.number)[i].text
+
+
 def _families(found: Sequence[At]) -> Section:
-    """Families, those of most models first."""
+    """Families, those of models that people run first, then those of most models."""
     by_family: dict[str, list[At]] = {}
     for a in found:
         by_family.setdefault(a["family"].text, []).append(a)
     rows: list[Row] = []
-    for family, members in sorted(by_family.items(), key=lambda item: -len(item[1])):
+    rank = _by_use()
+    for family, members in sorted(by_family.items(), key=lambda i: (min(map(rank, i[1])), -len(i[1]))):
         sizes = sorted(members, key=lambda a: a["parameters"].number)
         size: Phrase = (sizes[0]["parameters"], *((" to ", sizes[-1]["parameters"]) if len(sizes) > 1 else ()))
         rows.append(Row([Cell(family), Cell(f"{len(members)}"), Cell(size), Cell(", ".join(a["id"].text for a in members[:2]))]))

@@ -85,6 +85,26 @@ PARTS: Mapping[str, Mapping[str, str]] = {
         "systems": "Systems",
         "sources": "Sources",
     },
+    "prices": {
+        "cheapest": "The cheapest of each",
+        "offers": "All offers",
+        "bought": "What they cost to buy",
+        "seen": "Each price that was seen",
+        "history": "Price by month",
+        "moves": "How prices moved",
+        "months": "Each month",
+        "sources": "Sources",
+    },
+    "cpus": {
+        "list": "All of them",
+        "families": "Vendors and families",
+        "sources": "Sources",
+    },
+    "doctor": {
+        "findings": "What is wrong, and what fixes it",
+        "notes": "Good to know",
+        "machine": "The machine",
+    },
     "validate": {
         "sources": "By source",
         "gpus": "By source and GPU",
