@@ -92,7 +92,8 @@ def test_files_are_written_and_their_script_is_a_shell_script(tmp_path: Path, ca
         str(tmp_path / "x"),
     ]
     assert run([*words, "--data", "my/data"]) == 0
-    assert str(tmp_path / "x" / "train.sh") in capsys.readouterr().out.replace("\n", "")
+    shown = capsys.readouterr().out
+    assert "train.sh" in shown and f"cd {tmp_path / 'x'} " in shown
     subprocess.run(["bash", "-n", tmp_path / "x" / "train.sh"], check=True)
     assert 'DATA = "my/data"' in (tmp_path / "x" / "train.py").read_text()
     assert run(words) == 2 and "already exists" in capsys.readouterr().err

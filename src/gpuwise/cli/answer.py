@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 LINES = 25
 """Of a first screen; more where it is narrower than 80 columns."""
 ROWS, FEWEST = 5, 2
-"""Of a table on it; with as few as the second a part is left out."""
+"""Of a table beside others on it; with as few as the second a part is left out."""
 WIDEST = 100
 """Columns of a bar, at most."""
 STATES = {"yes": "bold green", "maybe": "bold yellow", "no": "bold red", "": "bold"}
@@ -70,7 +70,7 @@ def text(answer: Answer, names: Collection[str] | None = (), width: int = 80) ->
 
 def _print(answer: Answer, to: Console, names: Collection[str] | None) -> None:
     for line in _whole(answer, to, names) if names is None or names else _first(answer, to):
-        to.print(line)
+        to.print(line, soft_wrap=getattr(line, "no_wrap", None) is True)
 
 
 def _whole(answer: Answer, to: Console, names: Collection[str] | None) -> Iterator[RenderableType]:
@@ -104,8 +104,9 @@ def _first(answer: Answer, to: Console) -> list[RenderableType]:
 
     head = measured(_head(answer, to))
     made: list[RenderableType] = []
-    for n, rows in [(n, rows) for n in range(len(parts), -1, -1) for rows in range(ROWS, FEWEST, -1)]:
-        pieces = [head, *(part(i, rows if _is_cut(parts[i], rows) else ROWS) for i in range(n))]
+    whole = ROWS if len(parts) > 1 else LINES
+    for n, rows in [(n, rows) for n in range(len(parts), -1, -1) for rows in range(whole, FEWEST, -1)]:
+        pieces = [head, *(part(i, rows if _is_cut(parts[i], rows) else whole) for i in range(n))]
         if n and sum(height for _, height in pieces) > most:
             continue
         pieces.append(measured(_foot(answer, to, parts[:n], rows)))
@@ -182,7 +183,6 @@ def _next(answer: Answer, to: Console) -> Iterator[RenderableType]:
 
 def _command(command: Command, to: Console, *, inner: bool = False) -> Iterator[RenderableType]:
     """``why`` and the command, on one line where there is room; indented but where it is an ``inner`` part."""
-    from rich.padding import Padding
     from rich.text import Text
 
     words = command.line(asked())
@@ -197,7 +197,7 @@ def _command(command: Command, to: Console, *, inner: bool = False) -> Iterator[
     if why:
         yield _text(why.rstrip())
     for text in broken_command(line, to.width - 2):
-        yield Padding(Text(text, "cyan"), (0, 0, 0, 0 if inner else 2), expand=False)
+        yield Text(f"  {text}", "cyan", no_wrap=True)  # a long word is whole, to be copied
     yield from _file(command)
 
 
@@ -216,7 +216,7 @@ def _part(part: Section, to: Console, rows: int | None) -> Iterator[RenderableTy
     for block in part.blocks if rows is None else [first]:
         if isinstance(block, Stack) and block is not first:
             yield _indented(_text(block.title, "dim"))
-        yield from (_indented(line) for line in _block(block, to, rows))
+        yield from (line if getattr(line, "no_wrap", None) else _indented(line) for line in _block(block, to, rows))
 
 
 def _block(block: Block, to: Console, rows: int | None) -> Iterator[RenderableType]:
@@ -383,7 +383,12 @@ INKS = {"+": "green", "-": "red", "@": "cyan"}
 
 def _code(block: Code) -> Iterator[RenderableType]:
     """The lines of a change, as they are written."""
+    from rich.text import Text
+
     yield _bold(block.title)
+    if block.whole:
+        yield from (Text(line, no_wrap=True) for line in block.lines)
+        return
     if block.note:
         yield _text(f"mind: {block.note}", "dim")
     for line in block.lines:

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
 from gpuwise.cli.options import LEFT_OPEN, NOTHING_FIXED, Count, LayoutOptions, Training, wishes_of
+from gpuwise.cli.reports import report
+from gpuwise.cli.shown import options_shown
 from gpuwise.errors import InputError
-from gpuwise.text import broken_command
+from gpuwise.export.written import write_files
 
 if TYPE_CHECKING:
+    from gpuwise.cli.shown import Shown
     from gpuwise.export.job import Job
     from gpuwise.export.written import Written
+else:
+    Shown = options_shown("export")
 
 
 def export(
@@ -22,11 +28,12 @@ def export(
     to: Annotated[str | None, Parameter(show_default="that of the plan's stack", metavar="TOOL")] = None,
     on: Annotated[str | None, Parameter(metavar="GPUS")] = None,
     tokens: Count | None = None,
-    out: Annotated[str | None, Parameter(show_default="printed", metavar="FOLDER")] = None,
+    out: Annotated[str | None, Parameter(metavar="FOLDER")] = None,
     data: Annotated[str | None, Parameter(metavar="DATA")] = None,
     driver: Annotated[str | None, Parameter(metavar="VERSION")] = None,
     training: Training = LEFT_OPEN,
     fixed: LayoutOptions = NOTHING_FIXED,
+    shown: Shown | None = None,
     json: Annotated[bool, Parameter(negative="")] = False,
 ) -> int:
     """Write the files that run this plan in Megatron, torchtitan, Hugging Face, Slurm, Kubernetes.
@@ -49,7 +56,7 @@ def export(
     tokens
         With a model: tokens to train on, 15B.
     out
-        The folder to write to. Existing files are not overwritten.
+        The folder to write to. Existing files are not overwritten. Without it, --files prints them.
     data
         The data set, in the tool's own spelling. It replaces the placeholder DATA.
     driver
@@ -72,7 +79,7 @@ def export(
     if document is not None and "served" in document:
         if (on, tokens, data, driver) != (None,) * 4:
             raise InputError("--on, --tokens, --data and --driver are for training", hint="leave them out for a server")
-        return _serve(document, plan, to, out, json)
+        return _serve(document, plan, to, out, shown, json=json)
     if driver is not None and (not driver[:1].isdigit() or driver.strip(".0123456789") or parse_version(driver) < (100,)):
         raise InputError(f"--driver: {driver!r} is not a version of NVIDIA's driver", hint="write it like 570.86")
     job, lacking, unused = (
@@ -96,17 +103,17 @@ def export(
         )
     name, version = (tool.name, tool.version) if engine is None else (f"{engine.name}:{tool.name}", engine.version)
     by = "" if engine is None else f", started by {engine.version}"
-    title = f"{job.arch.name} on {job.cluster.label}, for {tool.version}{by}"
-    return _answer(title, {"target": name, "version": version}, files, out, json, started=engine is not None)
+    title = f"{job.arch.name} on {job.cluster.label} in {tool.version}{by}"
+    return _answer(title, {"target": name, "version": version}, files, out, shown, json=json)
 
 
-def _serve(document: dict[str, Any], file: str, to: str | None, out: str | None, json: bool) -> int:
+def _serve(document: dict[str, Any], file: str, to: str | None, out: str | None, shown: Shown | None, *, json: bool) -> int:
     from gpuwise.export.serving import served
     from gpuwise.serve.engines.engine import ENGINES
 
     name, files = served(document, to, file)
-    title = f"{document.get('model')} on {document.get('on')}, for {ENGINES[name].script}"
-    return _answer(title, {"target": name, "version": ENGINES[name].script}, files, out, json, started=False)
+    title = f"{document.get('model')} on {document.get('on')} in {ENGINES[name].script}"
+    return _answer(title, {"target": name, "version": ENGINES[name].script}, files, out, shown, json=json)
 
 
 def _read(document: dict[str, Any], file: str, on: str | None, tokens: float | None) -> Job:
@@ -166,29 +173,12 @@ def _document(files: Written) -> dict[str, Any]:
     }
 
 
-def _answer(title: str, names: dict[str, str], files: Written, out: str | None, json: bool, *, started: bool) -> int:
+def _answer(title: str, names: dict[str, str], files: Written, out: str | None, shown: Shown | None, *, json: bool) -> int:
     """Writes the files where ``out`` says so, and shows them. 0."""
-    from gpuwise.cli.out import console, print_json
-    from gpuwise.export.written import write_files
+    from gpuwise.report.answers.written_files import export_answer
 
-    paths = None if out is None else write_files(Path(out), files.files)
-    if json:
-        print_json({**names, **_document(files)})
-        return 0
-    to = console()
-    to.print(title, style="bold")
-    for path in paths or ():
-        to.print(f"  {path}", soft_wrap=True, style="cyan")
-    if paths is None:
-        for file, text in files.files.items():
-            to.print()
-            to.print(file, style="bold")
-            for line in text.splitlines():
-                to.print(line, soft_wrap=True, markup=False, highlight=False)
-    to.print()
-    if started:
-        for at, line in enumerate(broken_command(" ".join(files.command), to.width - len("- start: "))):
-            to.print(f"{'' if at else '- start:':<8} {line}", soft_wrap=True, markup=False)
-    for note in files.notes:
-        to.print(f"- {note}")
+    folder = None if out is None else Path(out)
+    if folder is not None:
+        write_files(folder, files.files)
+    report({**names, **_document(files)}, partial(export_answer, title=title, folder=folder), shown, json=json)
     return 0

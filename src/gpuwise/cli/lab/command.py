@@ -6,6 +6,8 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 
+from gpuwise.cli.reports import report
+
 LAB_COMMANDS: tuple[tuple[str, str, str], ...] = (
     (
         "occupancy",
@@ -44,13 +46,8 @@ def about(*, json: Annotated[bool, Parameter(negative="")] = False) -> int:
     json
         One JSON document on the last line of stdout.
     """
-    from gpuwise.cli.out import console, print_json, table_of
+    from gpuwise.report.answers.lessons import lab_answer
 
-    if json:
-        print_json({"commands": [{"command": f"gpuwise lab {name}", "answers": text} for name, _, text in LAB_COMMANDS]})
-        return 0
-    table = table_of(("command", "answers"), left=("command", "answers"), wrap=("answers",))
-    for name, _, text in LAB_COMMANDS:
-        table.add_row(f"gpuwise lab {name}", text)
-    console().print(table)
+    commands = [{"command": f"gpuwise lab {name}", "answers": text} for name, _, text in LAB_COMMANDS]
+    report({"commands": commands}, lab_answer, None, json=json)
     return 0

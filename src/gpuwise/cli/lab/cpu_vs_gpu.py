@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
 from gpuwise.cli.options import Whole
+from gpuwise.cli.reports import report
+from gpuwise.cli.shown import options_shown
 from gpuwise.errors import InputError
+
+if TYPE_CHECKING:
+    from gpuwise.cli.shown import Shown
+else:
+    Shown = options_shown("lab cpu-vs-gpu")
 
 LARGEST = 16384
 """A product of this size takes a small CPU minutes."""
@@ -18,6 +25,7 @@ def cpu_vs_gpu(
     *,
     on: Annotated[list[str] | None, Parameter(metavar="GPUS")] = None,
     against: Annotated[str | None, Parameter(metavar="CPU")] = None,
+    shown: Shown | None = None,
     json: Annotated[bool, Parameter(negative="")] = False,
 ) -> int:
     """Compare one matrix product: measured on this CPU, predicted on any GPU.
@@ -48,33 +56,7 @@ def cpu_vs_gpu(
 
     processor = None if against is None else find_processor(against)
     rows = compare_product(size, on or ["4090", "A100-80GB", "H100-SXM"], processor)
-    if json:
-        from gpuwise.cli.out import print_json
+    from gpuwise.report.answers.lessons import versus_answer
 
-        print_json({"size": size, "flop": 2 * size**3, "rows": [r.to_document() for r in rows]})
-    else:
-        _show(size, rows)
+    report({"size": size, "flop": 2 * size**3, "rows": [r.to_document() for r in rows]}, versus_answer, shown, json=json)
     return 0
-
-
-def _show(size: int, rows: Any) -> None:
-    from rich.text import Text
-
-    from gpuwise.cli.out import console, table_of
-    from gpuwise.units import format_duration, format_rate
-
-    to = console()
-    flop = 2.0 * size**3
-    work = f"{format_rate(flop, 'FLOP')}, {format_rate(12 * size * size, 'B')} to move"
-    to.print(Text.assemble((f"fp32 product of {size:,} x {size:,}", "bold"), f": {work}"))
-    table = table_of(
-        ("device", "how", "time", "rate", "with copies", "faster"), left=("device", "how"), wrap=("device",), gives_way=("how",)
-    )
-    for r in rows:
-        copies = "" if r.copy_s is None else format_duration(r.time_s + r.launch_s + r.copy_s)
-        rate = format_rate(flop / r.time_s, "FLOP/s")
-        table.add_row(r.device, r.basis, format_duration(r.time_s), rate, copies, f"{rows[0].time_s / r.with_copies_s:.3g}x")
-    to.print(table)
-    for r in rows:
-        to.print(f"  {r.device}: {r.why}", style="dim")
-    to.print("  faster: than the first row, launch and copies included", style="dim")

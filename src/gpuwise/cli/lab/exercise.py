@@ -6,10 +6,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
+from gpuwise.cli.reports import report
+from gpuwise.cli.shown import options_shown
 from gpuwise.errors import InputError
 
 if TYPE_CHECKING:
+    from gpuwise.cli.shown import Shown
     from gpuwise.lab.exercises import Exercise, Judgement
+else:
+    Shown = options_shown("lab exercise")
 
 
 def exercise(
@@ -18,6 +23,7 @@ def exercise(
     *,
     hint: Annotated[int | None, Parameter(metavar="N")] = None,
     solution: Annotated[bool, Parameter(negative="")] = False,
+    shown: Shown | None = None,
     json: Annotated[bool, Parameter(negative="")] = False,
 ) -> int:
     """Show an exercise, give hints and check your answer: one exercise for each lesson.
@@ -38,69 +44,26 @@ def exercise(
         One JSON document on the last line of stdout.
     """
     from gpuwise.lab.exercises import exercises, find_exercise
+    from gpuwise.report.answers.lessons import exercise_answer, exercises_answer
 
     if number is None:
         if answer is not None or hint is not None or solution:
             raise InputError("an answer needs the number of its exercise", hint="gpuwise lab exercise 1 25")
-        return _list(exercises(), json=json)
+        report({"exercises": [e.to_document() for e in exercises()]}, exercises_answer, shown, json=json)
+        return 0
     one = find_exercise(number)
     if hint is not None and not 1 <= hint <= len(one.hints):
         raise InputError(f"exercise {number} has no hint {hint}", hint=f"--hint 1 to --hint {len(one.hints)}")
     judged = None if answer is None else one.judge(one.read(answer))
-    if json:
-        _print_document(one, judged, hint, solution)
-    else:
-        _show(one, judged, hint, solution)
+    report(_document(one, judged, hint, solution), exercise_answer, shown, json=json)
     return 1 if judged is not None and not judged.right else 0
 
 
-def _list(all_of_them: tuple[Exercise, ...], *, json: bool) -> int:
-    from gpuwise.cli.out import console, print_json, table_of
-
-    if json:
-        print_json({"exercises": [e.to_document() for e in all_of_them]})
-        return 0
-    table = table_of(("exercise", "lesson", "question"), left=("lesson", "question"), wrap=("question",))
-    for e in all_of_them:
-        table.add_row(str(e.number), e.title, e.question)
-    console().print(table)
-    return 0
-
-
-def _print_document(one: Exercise, judged: Judgement | None, hint: int | None, solution: bool) -> None:
-    from gpuwise.cli.out import print_json
-
+def _document(one: Exercise, judged: Judgement | None, hint: int | None, solution: bool) -> dict[str, Any]:
     document: dict[str, Any] = {**one.to_document(), "hints": list(one.hints[: hint or 0])}
     if judged is not None:
         document |= {"right": judged.right, "ratio": judged.ratio, "says": judged.sentence}
     if solution:
         answer = one.solve()
         document["solution"] = {"value": answer.value, "steps": list(answer.steps), "command": answer.command}
-    print_json(document)
-
-
-def _show(one: Exercise, judged: Judgement | None, hint: int | None, solution: bool) -> None:
-    from rich.text import Text
-
-    from gpuwise.cli.out import console
-    from gpuwise.lab.exercises import number_text
-
-    to = console()
-    to.print(Text(f"{one.number}. {one.title}", style="bold"))
-    to.print(one.question)
-    for n, words in enumerate(one.hints[: hint or 0], start=1):
-        to.print(f"  hint {n}: {words}")
-    if judged is not None:
-        to.print(Text(f"  {judged.sentence}", style="green" if judged.right else "yellow"))
-    if solution:
-        answer = one.solve()
-        to.print(Text(f"  {number_text(answer.value)} {one.unit}", style="bold"))
-        for step in answer.steps:
-            to.print(f"  - {step}")
-        to.print(f"  {answer.command}", style="dim")
-    elif judged is None or not judged.right:
-        more = min((hint or 0) + 1, len(one.hints))
-        to.print(
-            f"  gpuwise lab exercise {one.number} YOUR_NUMBER checks it; --hint {more} helps, --solution shows the answer",
-            style="dim",
-        )
+    return document

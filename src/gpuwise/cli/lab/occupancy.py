@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
 from gpuwise.cli.options import whole_number
+from gpuwise.cli.reports import report
+from gpuwise.cli.shown import options_shown, shows_part
 from gpuwise.errors import InputError
 
 if TYPE_CHECKING:
-    from rich.text import Text
-
+    from gpuwise.cli.shown import Shown
     from gpuwise.lab.kernel_files import KernelUse
     from gpuwise.lab.residency import Occupancy
+else:
+    Shown = options_shown("lab occupancy")
 
 _MOST_BYTES = 2**30
 
@@ -34,7 +36,7 @@ def occupancy(
     ptxas_log: Annotated[str | None, Parameter(metavar="PATH")] = None,
     triton: Annotated[str | None, Parameter(metavar="PATH")] = None,
     kernel: Annotated[str | None, Parameter(metavar="NAME")] = None,
-    chart: Annotated[bool, Parameter(negative="")] = False,
+    shown: Shown | None = None,
     json: Annotated[bool, Parameter(negative="")] = False,
 ) -> int:
     """How many blocks of a kernel fit on one multiprocessor, what limits them, and what to change?
@@ -67,8 +69,6 @@ def occupancy(
         The .json of a kernel in Triton's cache to read them from.
     kernel
         Name of the kernel, if the file contains several.
-    chart
-        Chart of occupancy by threads per block and registers per thread.
     json
         One JSON document on the last line of stdout.
     """
@@ -98,13 +98,11 @@ def occupancy(
     }
     answer = residency.occupancy(capability, **options)
     _check(answer, use)
-    if json:
-        from gpuwise.cli.out import print_json
-        from gpuwise.lab.documents import occupancy_document
+    from gpuwise.lab.documents import occupancy_document
+    from gpuwise.report.answers.lessons import occupancy_answer
 
-        print_json(occupancy_document(answer, device, use, chart=chart))
-    else:
-        _show(answer, device, use, chart=chart)
+    drawn = shows_part(shown, "chart")
+    report(occupancy_document(answer, device, use, chart=drawn), occupancy_answer, shown, json=json)
     return 0
 
 
@@ -185,75 +183,3 @@ def _check(answer: Occupancy, use: KernelUse | None) -> None:
             f"a block of {answer.block_threads:,} threads: {use.name} was compiled for {use.most_threads:,} at most",
             hint="change its __launch_bounds__, or --block",
         )
-
-
-def _percent_text(share: float) -> str:
-    return f"{math.floor(100 * share + 0.5)} %"
-
-
-def _count(limit: float) -> str:
-    return "no limit" if math.isinf(limit) else f"{limit:,.0f}"
-
-
-def _show(o: Occupancy, device: str, use: KernelUse | None, *, chart: bool) -> None:
-    from rich.text import Text
-
-    from gpuwise.cli.out import console, section, table_of
-    from gpuwise.lab.residency import changes, naive_blocks
-
-    to = console()
-    if use is not None:
-        to.print(f"{use.name}: {o.regs_per_thread} registers a thread, {o.static_smem + o.dynamic_smem:,} bytes of shared memory")
-    blocks = f"{o.active_blocks} block{'' if o.active_blocks == 1 else 's'}"
-    head = f"{blocks}, {_percent_text(o.occupancy)}"
-    to.print(Text.assemble((head, "bold"), f" of {device}: {o.active_warps} of {o.max_warps} warps"))
-    simple = naive_blocks(o)
-    if simple != o.active_blocks:
-        why = "it forgets that each sub-partition has its own registers, or what the driver takes of every block"
-        to.print(f"  a simpler sum says {simple}: {why}", style="dim")
-    table = table_of(("limit", "blocks", "", "why"), left=("limit", "", "why"), wrap=("why",), gives_way=("",))
-    limits = {"warps": o.limit_warps, "registers": o.limit_regs, "shared memory": o.limit_smem}
-    reasons = {
-        "warps": f"{o.warps_per_block} a block, of {o.max_warps}",
-        "registers": f"{o.regs_allocated_per_block:,} a block, as they are given out",
-        "shared memory": f"{o.smem_allocated_per_block:,} bytes a block, as they are given out",
-        "blocks": "what one multiprocessor tracks",
-        "barriers": f"{o.block_barriers} a block",
-    }
-    limits |= {"blocks": o.limit_blocks, "barriers": o.limit_barriers}
-    for name, limit in limits.items():
-        if limit != math.inf:
-            binds = name in o.binding
-            table.add_row(name, _count(limit), "binds" if binds else "", reasons[name])
-    section(to, "Limits", table)
-    better_launches = changes(o)
-    if better_launches:
-        better = table_of(("change", "blocks", "occupancy"), left=("change",), wrap=("change",))
-        for launch in better_launches:
-            better.add_row(launch.what, str(launch.active_blocks), _percent_text(launch.occupancy))
-        section(to, "What to change", better)
-        to.print("  more warps hide more latency; where none is left to hide they bring nothing", style="dim")
-    if chart:
-        section(to, "Occupancy in percent: registers of a thread down, threads of a block across", _grid(o, to.width))
-
-
-def _grid(o: Occupancy, width: int) -> Text:
-    """Percent by registers and block size, every second size where the terminal is narrow; what is nearest is inverted."""
-    from rich.text import Text
-
-    from gpuwise.lab.documents import CHART_BLOCKS, CHART_REGISTERS
-    from gpuwise.lab.residency import occupancy_chart
-
-    blocks = CHART_BLOCKS if width >= 8 + 5 * len(CHART_BLOCKS) else CHART_BLOCKS[1::2]
-    text = Text("     " + "".join(f"{b:>5}" for b in blocks), no_wrap=True)
-    here = _nearest(blocks, o.block_threads), _nearest(CHART_REGISTERS, o.regs_per_thread)
-    for regs, row in zip(CHART_REGISTERS, occupancy_chart(o, blocks, CHART_REGISTERS), strict=True):
-        text.append(f"\n{regs:>4} ", "dim")
-        for block, share in zip(blocks, row, strict=True):
-            colour = "green" if share >= 0.75 else "yellow" if share >= 0.4 else "red"
-            text.append(f"{math.floor(100 * share + 0.5):>5}", f"{colour} reverse" if (block, regs) == here else colour)
-    return text
-
-
-def _nearest(values: tuple[int, ...], to: int) -> int:
-    return min(values, key=lambda v: abs(v - to))

@@ -187,11 +187,12 @@ class Notes:
 @dataclass(frozen=True, slots=True)
 class Code:
     """Lines to write into a program: those with ``+`` come, those with ``-`` go, those with ``@`` name the place; ``note`` is
-    what to mind."""
+    what to mind. ``whole``: the lines of a file as they are, however long."""
 
     title: str
     lines: Sequence[str]
     note: str = ""
+    whole: bool = False
 
 
 @dataclass(frozen=True, slots=True)

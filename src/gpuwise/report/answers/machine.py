@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from gpuwise.report.answers.answer import Answer, Block, Cell, Column, Command, Notes, Number, Phrase, Row, Section, Table
+from gpuwise.report.answers.answer import Answer, Block, Cell, Column, Command, Notes, Number, Phrase, Row, Section, State, Table
 from gpuwise.report.answers.parts import PARTS
 from gpuwise.report.answers.values import At, placed, shown
 from gpuwise.report.page import Markup, TableCell, TableRow, Text, heading, table, text
@@ -23,6 +23,9 @@ RESOURCES = (
 """Of a process on the machine."""
 
 
+READINESS: Mapping[str, State] = {"ready": "yes", "ready with limits": "maybe", "not ready": "no"}
+
+
 def doctor_answer(document: Mapping[str, Any]) -> Answer:
     """Findings, worst first, each with its fix."""
     d = At(document)
@@ -34,7 +37,7 @@ def doctor_answer(document: Mapping[str, Any]) -> Answer:
     return Answer(
         "doctor",
         f"{capital(d['verdict'].text)}. {'No fault was found' if first is None else first['what'].text}{more}",
-        {"ready": "yes", "not ready": "no"}.get(d["verdict"].text, "maybe"),
+        READINESS[d["verdict"].text],
         capital(d["summary"].text),
         parts=[
             *(_finding("findings", f) for f in findings),

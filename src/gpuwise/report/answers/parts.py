@@ -105,6 +105,37 @@ PARTS: Mapping[str, Mapping[str, str]] = {
         "notes": "Good to know",
         "machine": "The machine",
     },
+    "export": {
+        "files": "The files",
+        "notes": "Before it starts",
+    },
+    "lab": {
+        "commands": "What there is",
+    },
+    "lab occupancy": {
+        "limits": "Limits",
+        "changes": "What to change",
+        "chart": "Occupancy in percent: registers of a thread down, threads of a block across",
+    },
+    "lab simulate": {
+        "tasks": "Tasks",
+        "warps": "Where the warps' time went",
+        "lines": "Lines to look at",
+        "counters": "Counters",
+        "roofline": "Rooflines",
+        "sizes": "From which size on",
+        "timeline": "The first warps, cycle by cycle",
+    },
+    "lab cpu-vs-gpu": {
+        "devices": "The product on each",
+        "why": "What binds it",
+    },
+    "lab exercise": {
+        "list": "Exercises",
+        "questions": "Their questions",
+        "hints": "Hints",
+        "steps": "The way to it",
+    },
     "validate": {
         "sources": "By source",
         "gpus": "By source and GPU",
