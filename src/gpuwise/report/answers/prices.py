@@ -12,6 +12,7 @@ from gpuwise.facts.offers.sightings import sightings
 from gpuwise.money.cost import STALE_DAYS
 from gpuwise.report.answers.answer import (
     Answer,
+    Block,
     Cell,
     Chart,
     Column,
@@ -363,20 +364,21 @@ def _change(m: At) -> str:
     return f"{'rose' if share > 0 else 'fell'} by {100 * abs(share):.0f} %{rate}"
 
 
-def _months(s: At) -> Iterator[Table]:
-    """A row a year; of what was fetched here, a row a day."""
+def _months(s: At) -> Iterator[Block]:
+    """A row a year, half of it in each table; of what was fetched here, a row a day."""
+    yield Notes([_label(s)])
     if s["series"].value == FETCHED:
         rows = [Row([Cell(p["date"]), Cell(p["usd_per_hour"])]) for p in s["points"]]
-        yield Table(_label(s), [Column(_label(s), words=True), Column("$/h")], rows)
+        yield Table(_label(s), [Column("day", words=True), Column("$/h")], rows)
         return
     by_month = {p["date"].text[:7]: p["usd_per_hour"] for p in s["points"]}
     years = sorted({int(month[:4]) for month in by_month})
-    rows: list[Row] = []
-    for year in range(years[0], years[-1] + 1):
-        prices = (by_month.get(f"{year}-{m:02d}") for m in range(1, 13))
-        cells = ("" if p is None else Number(p, "{:.2f}".format) for p in prices)
-        rows.append(Row([Cell(f"{year}"), *map(Cell, cells)]))
-    yield Table(_label(s), [Column("", words=True), *map(Column, MONTHS)], rows, below=_label(s))
+    for first in (1, 7):
+        rows = list[Row]()
+        for year in range(years[0], years[-1] + 1):
+            prices = [by_month.get(f"{year}-{m:02d}") for m in range(first, first + 6)]
+            rows.append(Row([Cell(f"{year}"), *(Cell("" if p is None else Number(p, "{:.2f}".format)) for p in prices)]))
+        yield Table(_label(s), [Column("year", words=True), *map(Column, MONTHS[first - 1 : first + 5])], rows)
 
 
 def _cited(name: str) -> list[str]:
