@@ -79,7 +79,7 @@ CASES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("prices 4090 --kind spot", ("of list", r"\$/h")),
     ("prices --buy", ("price", "used", "new", "age")),
     ("prices 4090 --buy", ("RTX 4090", r"\$1,\d{3}", "used", "age")),
-    ("prices h100 --history", ("2024", r"\$3\.79", "Price by month")),
+    ("prices h100 --history", ("2024", "Price by month")),
     ("prices h100 --history --months", ("2024", "Jan", "Dec", r"4\.84")),
     ("prices h100 --all", (r"\$/h", "azure")),
     ("prices --stored", ("nothing is kept",)),
