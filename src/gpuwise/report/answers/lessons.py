@@ -189,11 +189,7 @@ def simulation_answer(document: Mapping[str, Any]) -> Answer:
         else Command("Try what you know", ["gpuwise", "lab", "exercise"]),
         wrong,
         [
-            *(
-                [f"a first call takes {beside['first_call_s'].text} more on either (its code comes from memory)"]
-                if beside
-                else []
-            ),
+            *([f"a first call takes {beside['first_call_s'].text} more on either (code from memory)"] if beside else []),
             *([cache.text] if beside and cache.value else []),
         ],
     )
