@@ -19,6 +19,8 @@ from cyclopts import App, CycloptsError, Group, Parameter
 
 from gpuwise import __version__
 from gpuwise.cli.asked import answer_with, asking
+from gpuwise.cli.examples import examples_text, first_text
+from gpuwise.cli.needs import EXPERTS
 from gpuwise.cli.streams import discard_output, prepare_streams, trimmed
 from gpuwise.errors import AmbiguousNameError, GpuwiseError, InputError, SeveralFaultsError, UnknownNameError, nearest_names
 from gpuwise.processes import limit_own_products
@@ -83,21 +85,27 @@ COMMANDS: tuple[tuple[str, str, str], ...] = (
 )
 """Name, where it lives, what it answers; a command's module is imported only when it runs."""
 GROUPS: dict[str, tuple[str, ...]] = {
-    "Before you rent or buy": ("pick", "plan", "fit", "capacity", "compare", "cost", "prices", "op"),
-    "On the machine": ("doctor", "bench", "top", "profile", "memory", "tune", "run", "export"),
-    "Look up, learn and check": ("gpus", "cpus", "models", "explain", "lab", "ui", "validate"),
+    "Before you rent or buy": ("pick", "plan", "fit", "capacity", "compare", "cost", "prices"),
+    "On the machine": ("doctor", "top", "profile", "tune", "run", "export", "ui"),
+    "Look up": ("gpus", "models", "cpus", "explain", "op"),
+    "Laboratory and maintenance": ("lab", "bench", "memory", "validate"),
 }
 """The commands as the help shows them, in the order of the work."""
 
 
-def build() -> App:
-    """The application."""
+APPS = ("cost", "lab")
+"""Commands with commands of their own, which have their examples themselves."""
+HELP_ALL = "--help-all"
+
+
+def build(*, help_all: bool = False) -> App:
+    """The application; with ``help_all`` its help has the options for experts too."""
     app = App(
         name="gpuwise",
-        help="For any AI workload and any accelerator: does it fit, how fast is it, what does it cost, what should change.",
+        help=first_text("Does it fit, how fast is it, what does it cost, what should change: any AI model on any accelerator."),
         version=__version__,
         help_format="plaintext",
-        help_formatter=_Help(),
+        help_formatter=_Help(help_all),
         result_action="return_value",
         default_parameter=Parameter(show_default=_default, negative_iterable=()),
     )
@@ -109,7 +117,8 @@ def build() -> App:
         group = Group(title, sort_key=i)
         for j, name in enumerate(names):
             target, question = targets[name]
-            app.command(target, name=name, help=question, group=group, sort_key=j)
+            more = {} if name in APPS else {"help_epilogue": examples_text(name)}
+            app.command(target, name=name, help=question, group=group, sort_key=j, **more)
     return app
 
 
@@ -121,7 +130,11 @@ def _default(value: Any) -> str | None:
 
 
 class _Help:
-    """cyclopts' own help page, each text a paragraph: line ends of a docstring are not breaks on the page."""
+    """cyclopts' own help page, each text a paragraph: line ends of a docstring are not breaks on the page. Options for experts
+    stand there where ``all_of_it`` is asked for."""
+
+    def __init__(self, all_of_it: bool) -> None:
+        self._all = all_of_it
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._plain_format(), name)
@@ -129,6 +142,9 @@ class _Help:
     def __call__(self, console: Console, options: ConsoleOptions, panel: HelpPanel) -> None:
         from rich.text import Text
 
+        if panel.title == EXPERTS.name and not self._all:
+            console.print(f"{len(panel.entries)} options for experts: --help-all", style="dim")
+            return
         for entry in panel.entries:
             text = getattr(entry.description, "primary_renderable", None)
             if isinstance(text, Text):
@@ -162,8 +178,11 @@ def answered(words: Sequence[str]) -> int:
 
         if sentence.is_sentence(words, commands):
             return sentence.answer(words, answered)
+    end = words.index("--") if "--" in words else len(words)
+    help_all = HELP_ALL in words[:end]
     try:
-        result = build()(list(words), exit_on_error=False, print_error=False)
+        asked = ["--help" if i < end and word == HELP_ALL else word for i, word in enumerate(words)]
+        result = build(help_all=help_all)(asked, exit_on_error=False, print_error=False)
     except CycloptsError as error:
         message, hint = _parsing(error, words)
         first = InputError(message, hint=hint)
@@ -267,7 +286,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
 def _trimmed_help(words: Sequence[str]) -> Generator[None]:
     """A help page without blanks at line ends, where it is not shown on a terminal."""
     own = words[: words.index("--")] if "--" in words else words
-    if not words or {"--help", "-h"} & set(own):
+    if not words or {"--help", "-h", HELP_ALL} & set(own):
         with contextlib.redirect_stdout(trimmed(sys.stdout)):
             yield
     else:

@@ -10,8 +10,9 @@ from contextvars import ContextVar
 from dataclasses import dataclass, fields, make_dataclass
 from typing import TYPE_CHECKING, Annotated, Any, get_args, get_type_hints
 
-from cyclopts import Parameter
+from cyclopts import Group, Parameter
 
+from gpuwise.cli.needs import EXPERTS, SOMETIMES
 from gpuwise.errors import InputError
 from gpuwise.units import (
     LARGEST_COUNT,
@@ -23,7 +24,7 @@ from gpuwise.units import (
     parse_count,
     parse_duration,
 )
-from gpuwise.workload.fields import Option
+from gpuwise.workload.fields import Often, Option
 from gpuwise.workload.strategy import NEUTRAL, OPTIONS
 
 LARGEST_WHOLE = 10**12
@@ -218,23 +219,30 @@ class Training:
     """Sequence length in tokens."""
     global_batch: Whole | None = None
     """Sequences a step, over all accelerators."""
-    half_weights: Annotated[bool, Parameter(negative="")] = False
+    half_weights: Annotated[bool, Parameter(negative="", group=SOMETIMES)] = False
     """Weights and gradients in 16 bits, without fp32 copies."""
-    year: Annotated[Whole | None, Parameter(show_default="the current year, or that of the published run", metavar="YEAR")] = None
+    year: Annotated[
+        Whole | None,
+        Parameter(show_default="the current year, or that of the published run", metavar="YEAR", group=SOMETIMES),
+    ] = None
     """Assume the software of this year. Before 2023: no FlashAttention or sequence parallelism. Before 2025: no overlap of expert
     all-to-all. Of --stack: its release at the end of the year."""
     lora: Annotated[bool, Parameter(negative="")] = False
     """Train low-rank adapters (rank 16) on frozen weights."""
-    packed: Length | None = None
+    packed: Annotated[Length | None, Parameter(group=SOMETIMES)] = None
     """Mean document length when sequences are packed and attention stays inside documents."""
-    risk: Annotated[Share | None, Parameter(show_default="0.1")] = None
+    risk: Annotated[Share | None, Parameter(show_default="0.1", group=SOMETIMES)] = None
     """Accept plans whose probability of running out of memory is at most this."""
-    host_memory: Annotated[Bytes | None, Parameter(show_default="the system's")] = None
+    host_memory: Annotated[Bytes | None, Parameter(show_default="the system's", group=SOMETIMES)] = None
     """RAM of each host, for what is offloaded: 64GB."""
 
 
 WIDEST = 24
 """Characters of choices that stand beside an option; more are in its text."""
+
+
+GROUPS: Mapping[Often, Group] = {"common": Group.create_default_parameters(), "sometimes": SOMETIMES, "expert": EXPERTS}
+"""Of the help, by how often an option is needed."""
 
 
 def options_of(table: Mapping[str, Option], name: str, doc: str) -> type[Any]:
@@ -249,6 +257,7 @@ def options_of(table: Mapping[str, Option], name: str, doc: str) -> type[Any]:
             metavar=o.unit or (beside if not more else "NAME"),
             show_default=o.usual or False,
             negative=None if o.negative else "",
+            group=GROUPS[o.often],
         )
         made.append((o.name or field, Annotated[types[type(getattr(NEUTRAL, field))] | None, kind], None))
     namespace = {"__module__": __name__, "__doc__": doc}

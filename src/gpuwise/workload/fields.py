@@ -15,6 +15,9 @@ Axis = Literal["row", "state", "activation"]
 product of the three."""
 
 
+Often = Literal["common", "sometimes", "expert"]
+
+
 @dataclass(frozen=True, slots=True)
 class Option:
     """One row of the table. An option without ``help`` cannot be set by the user: the stack or another option decides it."""
@@ -40,6 +43,8 @@ class Option:
     """Whether it applies to own code too, not only to catalogue models."""
     needs: str = ""
     """The field that has to be another than its neutral value for this one to mean anything."""
+    often: Often = "expert"
+    """How often people need it: the help shows what is common first, and what is for experts where it is asked for."""
 
 
 def option(
@@ -56,7 +61,8 @@ def option(
     ranks: bool = False,
     own_code: bool = False,
     needs: str = "",
+    often: Often = "expert",
 ) -> T:
     """A field of a dataclass with ``neutral`` as its default and the rest as its :class:`Option`, which its metadata holds."""
-    about = Option(help, choices, unit, usual, name, label, negative, axis, ranks, own_code, needs)
+    about = Option(help, choices, unit, usual, name, label, negative, axis, ranks, own_code, needs, often)
     return field(default=neutral, metadata={"option": about})

@@ -57,14 +57,21 @@ class Strategy:
         label="Precision",
         ranks=True,
         own_code=True,
+        often="common",
     )
     row_scales: bool = option(False)
     """8-bit products with a scale per row instead of one per tensor (torchao rowwise): safer, slower."""
-    micro_batch: int = option(1, "Sequences a micro-batch.", unit="SEQUENCES", label="Micro-batch", axis="row", ranks=True)
+    micro_batch: int = option(
+        1, "Sequences a micro-batch.", unit="SEQUENCES", label="Micro-batch", axis="row", ranks=True, often="common"
+    )
     accumulation: int = option(1, "Micro-batches a step.", unit="N", label="Accumulation", axis="row")
-    dp: int = option(1, "Data parallel degree.", unit="RANKS", label="Data parallel", axis="row", ranks=True)
-    tp: int = option(1, "Tensor parallel degree.", unit="RANKS", label="Tensor parallel", axis="row", ranks=True)
-    pp: int = option(1, "Pipeline parallel degree.", unit="STAGES", label="Pipeline parallel", axis="row", ranks=True)
+    dp: int = option(1, "Data parallel degree.", unit="RANKS", label="Data parallel", axis="row", ranks=True, often="sometimes")
+    tp: int = option(
+        1, "Tensor parallel degree.", unit="RANKS", label="Tensor parallel", axis="row", ranks=True, often="sometimes"
+    )
+    pp: int = option(
+        1, "Pipeline parallel degree.", unit="STAGES", label="Pipeline parallel", axis="row", ranks=True, often="sometimes"
+    )
     virtual_stages: int = option(
         1, "Virtual stages a pipeline stage.", unit="STAGES", label="Virtual stages", axis="row", needs="pp"
     )
@@ -85,6 +92,7 @@ class Strategy:
         label="Sharding",
         axis="state",
         ranks=True,
+        often="sometimes",
     )
     shard_group: int = option(
         0,
@@ -97,7 +105,9 @@ class Strategy:
         needs="sharding",
     )
     """0: those of one system with ``hybrid``, all data-parallel ranks with the others."""
-    recompute: str = option("none", "Activation recompute.", choices=RECOMPUTES, label="Recompute", axis="activation", ranks=True)
+    recompute: str = option(
+        "none", "Activation recompute.", choices=RECOMPUTES, label="Recompute", axis="activation", ranks=True, often="common"
+    )
     recompute_every: int = option(
         1,
         "With full recompute: recompute one layer in this many.",
@@ -108,7 +118,7 @@ class Strategy:
         needs="recompute",
     )
     optimizer: str = option(
-        "adamw", "Optimizer.", choices=OPTIMIZERS, usual="adamw", label="Optimizer", ranks=True, own_code=True
+        "adamw", "Optimizer.", choices=OPTIMIZERS, usual="adamw", label="Optimizer", ranks=True, own_code=True, often="common"
     )
     """``adamw-bf16`` has its moments in bf16."""
     master_weights: bool = option(True)
@@ -119,6 +129,7 @@ class Strategy:
         choices=("fp32", "bf16", "fp16"),
         usual="the stack's, mostly fp32",
         label="Gradients",
+        often="sometimes",
     )
     step_in_backward: bool = option(
         False,
@@ -131,6 +142,7 @@ class Strategy:
         label="Optimizer in host memory",
         axis="state",
         ranks=True,
+        often="sometimes",
     )
     offload_parameters: bool = option(
         False,
@@ -187,8 +199,9 @@ class Strategy:
         name="chunked_loss",
         label="Loss in chunks",
         negative=False,
+        often="sometimes",
     )
-    lora_rank: int = option(0, "Rank of the adapters.", unit="RANK", usual="16", ranks=True)
+    lora_rank: int = option(0, "Rank of the adapters.", unit="RANK", usual="16", ranks=True, often="sometimes")
     """0: full training. Otherwise rank of the adapters on ``lora_targets``."""
     lora_targets: tuple[str, ...] = option(
         DEFAULT_TARGETS,
@@ -197,10 +210,15 @@ class Strategy:
         usual="all-linear",
         ranks=True,
         needs="lora_rank",
+        often="sometimes",
     )
-    quantized_base: bool = option(False, "Adapters on 4-bit weights.", name="qlora", label="QLoRA", negative=False, ranks=True)
+    quantized_base: bool = option(
+        False, "Adapters on 4-bit weights.", name="qlora", label="QLoRA", negative=False, ranks=True, often="common"
+    )
     """NF4 with double quantisation: 0.516 B a parameter."""
-    stack: str = option("megatron-core", "Software, or a release of it: torchtune@0.2.", choices=STACKS, label="Software")
+    stack: str = option(
+        "megatron-core", "Software, or a release of it: torchtune@0.2.", choices=STACKS, label="Software", often="common"
+    )
     release: float | None = option(None)
     """When the stack's release came out, as a year with decimals; None: the newest one its costs were fitted on."""
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from cyclopts import Parameter
+from cyclopts import Group, Parameter
 
 from gpuwise.cli.options import Duration, NewFile
 from gpuwise.cli.progress import say
@@ -29,7 +29,7 @@ WRONG = 1
 """Exit code where an answer is wrong, a card is faulty, something is below ``--fail-below``, or nothing could be measured."""
 
 
-@Parameter(name="*")
+@Parameter(name="*", group=Group("Instead of measuring", sort_key=50))
 @dataclass(frozen=True, slots=True)
 class Instead:
     """Other things to do than measuring the list; one at a time."""

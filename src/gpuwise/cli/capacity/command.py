@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from cyclopts import Parameter
+from cyclopts import Group, Parameter
 
 from gpuwise.cli.options import Duration, Length, Money, Rate, Whole, bits_of, given, positive_count, refuse
 from gpuwise.cli.reports import check_reports, report
@@ -112,7 +112,7 @@ class Constraints:
     """Without --on: most watts of all accelerators together (design power). Bought machines are considered too."""
 
 
-@Parameter(name="*")
+@Parameter(name="*", group=Group("Measuring a running server", sort_key=50))
 @dataclass(frozen=True, slots=True)
 class Sent:
     """A real server, and how far it is measured."""

@@ -7,6 +7,7 @@ from typing import Annotated
 
 from cyclopts import App, Parameter, UnknownOptionError
 
+from gpuwise.cli.examples import examples_text
 from gpuwise.errors import InputError
 
 COST_COMMANDS: tuple[tuple[str, str, str], ...] = (
@@ -23,9 +24,10 @@ cost = App(
     help_format="plaintext",
     default_parameter=Parameter(negative_iterable=()),
     usage="Usage: gpuwise cost own|run|serve [OPTIONS]",
+    help_epilogue=examples_text("cost"),
 )
 for _name, _target, _question in COST_COMMANDS:
-    cost.command(_target, name=_name, help=_question)
+    cost.command(_target, name=_name, help=_question, help_epilogue=examples_text(f"cost {_name}"))
 
 
 @cost.default

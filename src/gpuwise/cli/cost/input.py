@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
-from cyclopts import Parameter
+from cyclopts import Group, Parameter
 
 from gpuwise.cli.options import Converter, Count, Money, Rate, Whole
 from gpuwise.errors import InputError
@@ -171,7 +171,7 @@ class ServingOptions:
     """Latency targets: ttft_p95=1s,itl_p99=50ms."""
 
 
-@Parameter(name="*")
+@Parameter(name="*", group=Group("Futures", sort_key=50))
 @dataclass(frozen=True, slots=True)
 class DrawnOptions:
     """The futures that are drawn."""
@@ -182,7 +182,7 @@ class DrawnOptions:
     """Seed of the scenarios; the same seed gives the same answer."""
 
 
-@Parameter(name="*")
+@Parameter(name="*", group=Group("Currency", sort_key=50))
 @dataclass(frozen=True, slots=True)
 class CurrencyOptions:
     """The currency of amounts."""
@@ -193,7 +193,7 @@ class CurrencyOptions:
     """US dollars per unit of the currency: 1.08."""
 
 
-@Parameter(name="*")
+@Parameter(name="*", group=Group("Owning", sort_key=50))
 @dataclass(frozen=True, slots=True)
 class OwningOptions:
     """What owning costs. A range like 150-250 is taken as uncertain."""
@@ -226,7 +226,7 @@ class OwningOptions:
     """Highest utilisation of an owned GPU: 90%."""
 
 
-@Parameter(name="*")
+@Parameter(name="*", group=Group("Renting", sort_key=50))
 @dataclass(frozen=True, slots=True)
 class RentingOptions:
     """What renting costs."""

@@ -6,6 +6,7 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 
+from gpuwise.cli.examples import examples_text
 from gpuwise.cli.reports import report
 
 LAB_COMMANDS: tuple[tuple[str, str, str], ...] = (
@@ -32,9 +33,14 @@ LAB_COMMANDS: tuple[tuple[str, str, str], ...] = (
 )
 """Name, where it lives, what it answers."""
 
-lab = App(name="lab", help_format="plaintext", default_parameter=Parameter(show_default=False, negative_iterable=()))
+lab = App(
+    name="lab",
+    help_format="plaintext",
+    help_epilogue=examples_text("lab"),
+    default_parameter=Parameter(show_default=False, negative_iterable=()),
+)
 for _name, _target, _question in LAB_COMMANDS:
-    lab.command(_target, name=_name, help=_question)
+    lab.command(_target, name=_name, help=_question, help_epilogue=examples_text(f"lab {_name}"))
 
 
 @lab.default

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from cyclopts import Parameter
+from cyclopts import Group, Parameter
 
 from gpuwise.cli.options import Duration, LayoutOptions, Whole, options_of
 from gpuwise.errors import InputError
@@ -56,7 +56,7 @@ else:
 FREE = RankLayout()
 
 
-@Parameter(name="*")
+@Parameter(name="*", group=Group("On ranks", sort_key=50))
 @dataclass(frozen=True, slots=True)
 class OnRanks:
     """Training on ranks: SCRIPT is FILE.py:function, or --ranks is given. A script as it is keeps its batch, epochs and files."""

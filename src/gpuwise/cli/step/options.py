@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 
 from gpuwise.arguments import keyed
+from gpuwise.cli.needs import OWN_CODE
 from gpuwise.cli.options import LEFT_OPEN, NOTHING_FIXED, LayoutOptions, Training, given, option_name, whole_number
 from gpuwise.errors import InputError
 from gpuwise.workload.strategy import OPTIONS
@@ -21,35 +22,35 @@ if TYPE_CHECKING:
 HUGGING_FACE = "hf:"
 
 
-@Parameter(name="*")
+@Parameter(name="*", group=OWN_CODE)
 @dataclass(frozen=True, slots=True)
 class OwnCode:
     """For your own code (train.py:make_step)."""
 
     batch: Annotated[str | None, Parameter(metavar="SAMPLES")] = None
-    """Own code: samples per step on each GPU, or auto for the largest batch that fits (fit) or the fastest (plan)."""
+    """Samples per step on each GPU, or auto for the largest batch that fits (fit) or the fastest (plan)."""
     set: Annotated[tuple[str, ...], Parameter(metavar="KEY=VALUE", negative="")] = ()
-    """Own code: an argument of the function, as key=value; may be given several times."""
+    """An argument of the function, as key=value; may be given several times."""
     input: Annotated[tuple[str, ...], Parameter(metavar="SHAPE", negative="")] = ()
-    """Own code: shape of a module's input, 32x3x224x224 or 8x1024:int64; once for each input."""
+    """Shape of a module's input, 32x3x224x224 or 8x1024:int64; once for each input."""
     guess: Annotated[tuple[str, ...], Parameter(metavar="NAME=SHARE", negative="")] = ()
-    """Own code: output size of operations whose result depends on the data, as a share: nonzero=0.125 (also unique, nms), or
+    """Output size of operations whose result depends on the data, as a share: nonzero=0.125 (also unique, nms), or
     bound for the largest."""
     conf: Annotated[str | None, Parameter(metavar="SETTINGS")] = None
-    """Own code: PYTORCH_CUDA_ALLOC_CONF, such as expandable_segments:True."""
+    """PYTORCH_CUDA_ALLOC_CONF, such as expandable_segments:True."""
     compile: Annotated[bool, Parameter(negative="")] = False
-    """Own code: time it as if torch.compile were used."""
+    """Time it as if torch.compile were used."""
     change: Annotated[tuple[str, ...], Parameter(metavar="CHANGE", negative="")] = ()
-    """Own code, fit: apply a change first, with the names of the remedies in --json: checkpointing, chunked_loss=8, lora=16,
+    """With fit: apply a change first, with the names of the remedies in --json: checkpointing, chunked_loss=8, lora=16,
     optimizer=adamw8bit; may be given several times."""
     remedies: bool | None = None
-    """Own code: also try changes that save memory when it fits (fit) or time (plan). --no-remedies tries none."""
+    """Also try changes that save memory when it fits (fit) or time (plan). --no-remedies tries none."""
     timeline: Path | None = None
-    """Own code: write the memory over the step as a picture (.svg or .html)."""
+    """Write the memory over the step as a picture (.svg or .html)."""
     snapshot: Path | None = None
-    """Own code: write PyTorch's memory snapshot (.pickle) for pytorch.org/memory_viz."""
+    """Write PyTorch's memory snapshot (.pickle) for pytorch.org/memory_viz."""
     trace: Path | None = None
-    """Own code: write the table of operations (.csv or .json)."""
+    """Write the table of operations (.csv or .json)."""
 
 
 NO_CODE = OwnCode()

@@ -90,7 +90,7 @@ PARTS: Mapping[str, Mapping[str, str]] = {
         "offers": "All offers",
         "bought": "What they cost to buy",
         "seen": "Each price that was seen",
-        "history": "Price by month",
+        "series": "Price by month",
         "moves": "How prices moved",
         "months": "Each month",
         "sources": "Sources",

@@ -301,7 +301,7 @@ def history_answer(document: Mapping[str, Any], *, today: datetime.date) -> Answ
         "",
         [],
         [
-            Section("history", TITLES["history"], [_chart(series)], first=True),
+            Section("series", TITLES["series"], [_chart(series)], first=True),
             Section("moves", TITLES["moves"], [_moves(series)], first=True),
             Section("months", TITLES["months"], [b for s in series for b in _months(s)]),
             Section("sources", TITLES["sources"], [Notes([f"{accelerators()[n].name}: {', '.join(_cited(n))}" for n in names])]),
@@ -327,7 +327,7 @@ def _chart(series: Sequence[At]) -> Chart:
     lines = [Line(_label(s), [(at(p), p["usd_per_hour"].number) for p in s["points"]]) for s in series]
     x = around("month", [a for line in lines for a, _ in line.points], lambda t: f"{int(t + 1e-6)}")
     y = around("US dollars an hour", [b for line in lines for _, b in line.points], format_usd, zero=True)
-    return Chart("history", TITLES["history"], x, y, lines)
+    return Chart("series", TITLES["series"], x, y, lines)
 
 
 def _moves(series: Sequence[At]) -> Table:
