@@ -28,7 +28,14 @@ from gpuwise.text import capital
 from gpuwise.units import format_bytes, format_duration, format_rate
 
 OCCUPANCY, SIMULATE = PARTS["lab occupancy"], PARTS["lab simulate"]
-LETTERS = {"memory latency": ".", "memory bandwidth": ".", "shared memory": "s", "barrier": "b", "load unit": "u"}
+LETTERS = {
+    "memory latency": ".",
+    "memory bandwidth": ".",
+    "L2 bandwidth": ".",
+    "shared memory": "s",
+    "barrier": "b",
+    "load unit": "u",
+}
 """Of what a warp waited for, on the line of a warp."""
 WARPS, CYCLES = 16, 60
 """Lines and characters of a timeline."""
