@@ -9,6 +9,7 @@ from gpuwise.pick.jobs import ModelJob
 from gpuwise.pick.limits import Limits
 from gpuwise.pick.outcomes import Outcome
 from gpuwise.pick.passes import PassJob
+from gpuwise.pick.ranking import key_of
 from gpuwise.predict.estimate import to_document
 
 
@@ -20,7 +21,7 @@ def pick_document(pick: Pick) -> dict[str, object]:
         "objective": pick.limits.objective,
         "order": pick.order,
         "verdict": list(pick.verdict),
-        "ranked": [outcome_document(o) for o in pick.ranked],
+        "ranked": [outcome_document(o) | rank_document(o, pick.limits) for o in pick.ranked],
         "left_out": pick.ranking.left_out,
         "left_out_groups": [
             {
@@ -110,6 +111,7 @@ def outcome_document(o: Outcome) -> dict[str, object]:
         "capacity_tokens_per_s": o.capacity_tokens_per_s,
         "cost_usd": o.cost_usd,
         "outlay_usd": o.bill.outlay_usd,
+        "electricity_usd": o.bill.power_usd,
         "box_usd": o.bill.box_usd,
         "usd_per_hour_busy": o.bill.usd_per_hour,
         "usd_per_pflop": o.usd_per_pflop,
@@ -130,6 +132,12 @@ def outcome_document(o: Outcome) -> dict[str, object]:
         "basis": o.time_s.basis,
         "notes": list(o.notes),
     }
+
+
+def rank_document(o: Outcome, limits: Limits) -> dict[str, object]:
+    """What a row is ranked by: those with a lower ``level`` first, then the lower value of ``counts_as``."""
+    tier, value = key_of(o, limits)
+    return {"level": tier, "counts_as": value, "behind_for": list(o.behind_for)}
 
 
 def _price(o: Outcome) -> object:

@@ -140,8 +140,29 @@ class Outcome:
         """Ranking level independent of the objective: done as requested, with software support, a known offer for the count
         and period, and memory that suffices with the probability required of a plan."""
         plain = level(self.tier, self.way, self.split or self.n, self.purpose)
-        warnings = self.interrupted or (self.fit_probability is not None and self.fit_probability < 1 - RISK)
-        return plain + ((warnings or self.brief) and plain % 2 == 0)
+        return plain + ((self.interrupted or self.unsure or self.brief) and plain % 2 == 0)
+
+    @property
+    def behind_for(self) -> tuple[str, ...]:
+        """What its :attr:`level` counts, the gravest first."""
+        n = self.split or self.n
+        counted = level(self.tier, self.way, n, self.purpose)
+        reasons = {
+            "software": counted >= 8,
+            "change": self.tier != SAME,
+            "small": small(self.way, self.purpose),
+            "old price": self.way.stale,
+            "no offer": not on_offer(self.way, n),
+            "sessions": self.interrupted,
+            "memory": self.unsure,
+            "brief": self.brief,
+        }
+        return tuple(name for name, holds in reasons.items() if holds)
+
+    @property
+    def unsure(self) -> bool:
+        """Whether training fits with less than the probability required of a plan."""
+        return self.fit_probability is not None and self.fit_probability < 1 - RISK
 
     @property
     def brief(self) -> bool:

@@ -80,12 +80,19 @@ def how_words(o: Outcome) -> str:
 def result_words(job: ModelJob | PassJob, o: Outcome) -> str:
     """``1.5 h for $0.52`` or ``35 tokens/s to each user for $312 a year``."""
     if not job.serving:
-        return f"{format_duration(o.time_s.expected)} for {format_usd(o.cost_usd.expected)}"
+        return f"{format_duration(o.time_s.expected)} for {paid(o)}"
     if isinstance(job, PassJob):
         rate = f"{format_number(o.tokens_per_s.expected * o.n)} {job.rate_title.replace('tok/', 'tokens/')}"
     else:
         rate = f"{format_number(o.tokens_per_s.expected)} tokens/s to each user"
-    return f"{rate} for {format_usd(o.cost_usd.expected)} over {job.hours:,.0f} hours"
+    return f"{rate} for {paid(o)} over {job.hours:,.0f} hours"
+
+
+def paid(o: Outcome) -> str:
+    """``$178``, or of a purchase ``$192 and $136 of electricity``: a budget is for the first; what it is resold for is off it."""
+    power = o.bill.power_usd
+    rest = o.cost_usd.expected - power
+    return f"{format_usd(rest)} and {format_usd(power)} of electricity" if power else format_usd(o.cost_usd.expected)
 
 
 def verdict(job: ModelJob | PassJob, limits: Limits, ranking: Ranking[Outcome]) -> tuple[str, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -31,17 +31,27 @@ from gpuwise.report.answers.drawings import Dot, Line, around, bars, lines, si
 from gpuwise.report.answers.parts import PARTS
 from gpuwise.report.answers.values import BASIS, At
 from gpuwise.text import capital
-from gpuwise.units import format_bytes, format_number, format_usd
+from gpuwise.units import format_bytes, format_duration, format_kwh, format_number, format_usd
 
 PICK, COMPARE = PARTS["pick"], PARTS["compare"]
 WAYS = {"rent": "rent", "buy": "buy", "notebook": "notebook"}
+ROWS = 3
+"""Of the first table, as many as a first screen has lines for."""
 NAMED = 3
 """Number of examples of exclusions for one reason."""
+COUNTS_AS = "counts as: what they are ranked by (--order)"
+BEHIND = "p4m?ofib"
+"""Letters of what puts a row behind those without, the gravest first; ``?ofib`` are alike."""
 MARKS = {
     "4": "done with a change (4-bit weights, lighter states)",
     "p": "software partial or unknown",
     "l": "list price without a date",
     "?": "no known offer of that many in one machine",
+    "o": "an old price",
+    "m": "little memory",
+    "f": "may not fit",
+    "i": "sessions end before the work does",
+    "b": "several systems for less than a day",
     "+": "with the machine around it",
     "d": "derived from its family",
     "s": "predicted from its specification",
@@ -93,7 +103,12 @@ def _best(d: At, best: At) -> Iterator[Figure]:
         yield Figure("time", best["time_s"], span(best["time_s"]))
     hours = d["job"]["hours"]
     over: Phrase = ("over ", hours, " hours") if hours else ""
-    yield Figure("cost", best["cost_usd"], span(best["cost_usd"]), over)
+    budget, power = d["limits"]["budget_usd"], best["electricity_usd"]
+    if budget.value is None:
+        yield Figure("cost", best["cost_usd"], span(best["cost_usd"]), over)
+    else:
+        bill: Phrase = ("; electricity ", power, " ", over) if power.number else ("; " if over else "", over)
+        yield Figure("to pay", best["outlay_usd"], "", ("of ", budget, bill))
     yield Figure("memory", best["memory_bytes"], "", ("of ", best["device_bytes"]))
 
 
@@ -103,9 +118,11 @@ def _is_serving(job: At) -> bool:
 
 
 def _of_each_way(ranked: list[At]) -> list[At | str]:
-    """The best of each way, then the second of each."""
-    alike = [[o for o in ranked if o["way"].text == how][:2] for how in WAYS]
-    return [*(o for rows in alike for o in rows[:1]), *(o for rows in alike for o in rows[1:])]
+    """The best of each way and the next best, :data:`ROWS` in all, in the order of the ranking."""
+    best = [o for how in WAYS for o in [o for o in ranked if o["way"].text == how][:1]]
+    chosen = {o.pointer: o for o in (*best, *ranked)}
+    shown = list(chosen)[:ROWS]
+    return [o for o in ranked if o.pointer in shown]
 
 
 def _with_headings(ranked: list[At]) -> list[At | str]:
@@ -120,7 +137,7 @@ def _with_headings(ranked: list[At]) -> list[At | str]:
 def _ranking(d: At, rows: list[At | str], name: str) -> Table:
     serving, made = _is_serving(d["job"]), list[Row]()
     speed, title = ("tokens_per_s", "tokens/s") if serving else ("time_s", "time")
-    unit = d["job"]["unit"].value
+    unit, within = d["job"]["unit"].value, d["limits"]["budget_usd"].value is not None
     for o in rows:
         if isinstance(o, str):
             made.append(Row([Cell(o)], heading=True))
@@ -135,7 +152,9 @@ def _ranking(d: At, rows: list[At | str], name: str) -> Table:
                     Cell(Number(rate, format_number) if serving else rate),
                     Cell(span(rate, format_number if serving else None)),
                     Cell(o["outlay_usd"]),
-                    Cell(o["cost_usd"], span(o["cost_usd"])),
+                    Cell(o["electricity_usd"] if o["electricity_usd"].number else ""),
+                    *([] if within else [Cell(o["cost_usd"], span(o["cost_usd"]))]),
+                    Cell(_counts_as(d, o)),
                     Cell(Number(o["usd_per_pflop"], lambda v: format_usd(1000 * v))),
                     Cell(o["usd_per_gb"] if o["way"].text != "notebook" else ""),
                     Cell(o["usd_per_gb_per_s"] if o["way"].text != "notebook" else ""),
@@ -152,8 +171,10 @@ def _ranking(d: At, rows: list[At | str], name: str) -> Table:
         Column("price"),
         Column(f"{unit}/s" if serving and unit else title),
         Column(P80, leaves=6),
-        Column("to pay", leaves=8),
-        Column("cost"),
+        Column("to pay", leaves=0 if within else 8),
+        Column("electricity", leaves=10 if within else 3),
+        *([] if within else [Column("cost")]),
+        Column("counts as", leaves=11),
         Column("$/EFLOP", leaves=5),
         Column("$/GB", leaves=3),
         Column("$/(GB/s)", leaves=2),
@@ -163,8 +184,22 @@ def _ranking(d: At, rows: list[At | str], name: str) -> Table:
         Column("notes", words=True),
     ]
     letters = [m for m in MARKS if any(m in plain(r.cells[-1].value) for r in made if not r.heading)]
-    below = "; ".join(f"{m} {MARKS[m]}" for m in letters)
+    behind = [m for m in BEHIND if m in letters]
+    after = [f"rows with {' or '.join(behind)} come after the others"] if behind else []
+    below = "; ".join([COUNTS_AS, *(f"{m} {MARKS[m]}" for m in letters), *after])
     return Table(PICK[name], columns, made, below)
+
+
+def _counts_as(d: At, o: At) -> Number:
+    """What a row is ranked by, in words of the objective; a time of a load as its rate."""
+    serving = _is_serving(d["job"])
+    words: dict[str, Callable[[float], str]] = {
+        "cost": format_usd,
+        "value": lambda v: format_usd(1000 * v),
+        "energy": format_kwh,
+        "time": (lambda v: f"{format_number(1 / v)}/s") if serving else format_duration,
+    }
+    return Number(o["counts_as"], words.get(d["objective"].text, format_number))
 
 
 def _name(o: At) -> str:
@@ -186,12 +221,17 @@ def _price(o: At) -> Phrase:
 
 def _marks(o: At) -> Iterator[str]:
     """The letters of a row, in the order of :data:`MARKS`."""
-    notes, basis = _texts(o["notes"]), o["basis"].text
+    notes, basis, behind = _texts(o["notes"]), o["basis"].text, _texts(o["behind_for"])
     holds = {
         "4": o["as_asked"].value is False,
-        "p": o["software"]["level"].text != "full",
+        "p": o["software"]["level"].text != "full" or "software" in behind,
         "l": any("undated" in n for n in notes),
-        "?": any(n.startswith("no offer seen") for n in notes),
+        "?": "no offer" in behind,
+        "o": "old price" in behind,
+        "m": "small" in behind,
+        "f": "memory" in behind,
+        "i": "sessions" in behind,
+        "b": "brief" in behind,
         "+": o["box_usd"].number > 0,
         "d": basis == "derived",
         "s": basis == "specified",
