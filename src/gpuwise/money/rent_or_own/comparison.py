@@ -40,8 +40,8 @@ class Option:
     cheapest_share: float
     """Share of the scenarios in which it is the cheapest of the options."""
     cumulative_usd: Floats
-    """Cumulative spending by the end of each month, ``(3, months + 1)`` for the percentiles of :data:`BAND`; purchases are
-    paid at month 0 and resale is excluded."""
+    """Cumulative spending by the end of each month, ``(3, months + 1)``: low end, mean and high end; purchases are paid at
+    month 0 and resale is excluded."""
     utilisation: float | None
     """Mean of delivered over available hours of what is owned and reserved; None when nothing is."""
     kwh: Estimate | None
@@ -71,13 +71,13 @@ class BreakEven:
     """Break-even of owning and renting on demand."""
 
     months: Estimate | None
-    """Months until the purchase has paid for itself by saved rent, without resale; None if that happens in fewer than half of
-    the scenarios within :data:`LONGEST_MONTHS`."""
+    """Months until the purchase has paid for itself by the expected rent saved, without resale; None if it does not within
+    :data:`LONGEST_MONTHS`."""
     months_never: float
     """Share of the scenarios in which it does not within :data:`LONGEST_MONTHS`."""
     hours_per_month: Estimate | None
-    """Delivered hours a month and owned GPU above which owning is cheaper over the horizon, resale counted; None
-    when that is more than a month has in half of the scenarios."""
+    """Hours a month and owned GPU at which the expected totals of owning and renting on demand meet over the horizon, resale
+    counted; None when that is more than a month has."""
     hours_never: float
     """Share of the scenarios in which no number of hours makes owning cheaper."""
 
@@ -114,7 +114,7 @@ class Step:
 
     label: str
     break_even_months: float | None
-    """Median; None: not within :data:`LONGEST_MONTHS`."""
+    """By the expected totals; None: not within :data:`LONGEST_MONTHS`."""
     own_minus_rent_usd: float
     """Mean over the horizon."""
     own_wins: float

@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from gpuwise.money.rent_or_own.break_even import months_to_break_even
-from gpuwise.money.rent_or_own.comparison import LONGEST_MONTHS, Step
+from gpuwise.money.rent_or_own.break_even import months_to_break_even, saved_by_month
+from gpuwise.money.rent_or_own.comparison import Step
 from gpuwise.money.rent_or_own.demand import Demand
 from gpuwise.money.rent_or_own.engine import Batch, Mix, draw, draw_prices, uncertain_inputs_of
 from gpuwise.money.rent_or_own.ownership import Ownership
@@ -98,10 +98,10 @@ def _step(name: str, question: Question, gpus: int, months: int, seed: int, n: i
     x = draw(uncertain_inputs_of(demand, ownership, rent), rng, n)
     batch = Batch(demand, ownership, rent, x, *draw_prices(rent, rng, months, n), n=n)
     difference = batch.cost(Mix(gpus)).total_usd - batch.cost(Mix()).total_usd
-    middle = float(np.median(months_to_break_even(demand, ownership, rent, gpus, longer, n)))
+    even = months_to_break_even(saved_by_month(demand, ownership, rent, gpus, longer, n))
     return Step(
         name,
-        middle if middle <= LONGEST_MONTHS else None,
+        even,
         float(np.mean(difference, dtype=np.float64)),
         float(np.mean(np.broadcast_to(difference < 0, (n,)))),
     )

@@ -82,9 +82,12 @@ def _check(accelerator: str, ownership: Ownership, rent: Renting, months: int, s
     grid = np.geomspace(
         _FEWEST_HOURS, max(ownership.gpus_per_server * HOURS_PER_MONTH * ownership.usable, 2 * _FEWEST_HOURS), _POINTS
     )
-    ends = np.array([np.quantile(_difference(float(h), ownership, rent, months, seed), BAND) for h in grid])
+    apart = [_difference(float(h), ownership, rent, months, seed) for h in grid]
+    ends = np.array([(np.quantile(d, BAND[0]), d.mean(), np.quantile(d, BAND[-1])) for d in apart])
     low, middle, high = (_first_below(grid, ends[:, i]) for i in range(3))
-    break_even = None if middle is None else Estimate(low or middle, middle, high or float(grid[-1]), "derived")
+    break_even = (
+        None if middle is None else Estimate(min(low or middle, middle), middle, max(high or float(grid[-1]), middle), "derived")
+    )
     return RuleCheck(accelerator, rent.usd_per_hour, wins, needed, break_even)
 
 

@@ -17,8 +17,8 @@ import numpy as np
 from gpuwise.errors import InputError
 from gpuwise.interval import BAND
 from gpuwise.money.rent_or_own.assumptions_text import assumptions, label, notes
-from gpuwise.money.rent_or_own.break_even import break_even
-from gpuwise.money.rent_or_own.comparison import Option, PriceFan, RentOrOwn
+from gpuwise.money.rent_or_own.break_even import EachGpu, break_even, each_gpu
+from gpuwise.money.rent_or_own.comparison import Floats, Option, PriceFan, RentOrOwn
 from gpuwise.money.rent_or_own.demand import HOURS_PER_MONTH, Demand
 from gpuwise.money.rent_or_own.engine import CHUNK, Batch, Mix, draw, draw_prices, uncertain_inputs_of
 from gpuwise.money.rent_or_own.footprint import Footprint, spread
@@ -61,7 +61,9 @@ def rent_or_own(
     tallies = {name: _Tally(mix) for name, mix in mixes.items()}
     hours: list[Array] = []
     drawn: list[Batch] = []
+    each: list[EachGpu] = []
     for batch in chain([part], batches):
+        each.append(each_gpu(batch, gpus))
         if len(drawn) * CHUNK < SENSED:
             drawn.append(batch)
         hours.append(_wide(batch.discounted_hours(), batch.n))
@@ -93,7 +95,7 @@ def rent_or_own(
         own_minus_rent_usd=spread(difference),
         regret_usd=spread(regret),
         prices=_fan(rent, some),
-        break_even=break_even(demand, ownership, rent, some, gpus, longer),
+        break_even=break_even(demand, ownership, rent, each, steps, gpus, longer),
         bars=tornado(demand, ownership, rent, drawn, mixes["own"], mixes[best_rent], difference),
         mix_counts=tried.counts,
         mix_usd=tried.usd,
@@ -182,12 +184,20 @@ def _option(tally: _Tally, name: str, delivered: Array, steps: Batch, win: float
         usd_per_gpu_hour=spread(total / delivered),
         parts_usd=tally.parts_usd(),
         cheapest_share=win,
-        cumulative_usd=np.quantile(steps.spent_by_month(mix), BAND, axis=1).astype(np.float64),
+        cumulative_usd=_spent(steps, mix),
         utilisation=worked / (gpus * HOURS_PER_MONTH * steps.months) if gpus else None,
         kwh=kwh,
         operational_kgco2e=kwh.scaled(grid) if kwh is not None and grid is not None else None,
         embodied_kgco2e=footprint.embodied(mix.owned, hours) if footprint is not None else None,
     )
+
+
+def _spent(steps: Batch, mix: Mix) -> Floats:
+    """Low end, mean and high end of the spending by the end of each month, ``(3, months + 1)``."""
+    spent = steps.spent_by_month(mix)
+    low, high = np.quantile(spent, (BAND[0], BAND[-1]), axis=1)
+    mean = spent.mean(axis=1)
+    return np.stack([np.minimum(low, mean), mean, np.maximum(high, mean)]).astype(np.float64)
 
 
 def _fan(rent: Renting, part: Batch) -> PriceFan:
