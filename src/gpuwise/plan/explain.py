@@ -73,10 +73,12 @@ def _blocked(best: TrainingEstimate, neighbours: Sequence[Neighbour]) -> list[tu
 
 
 def shortage(e: TrainingEstimate) -> str:
-    """Which memory is too small for ``e``, which does not fit: ``takes 43.5 GiB of 23.5 GiB``, or what of the host's."""
-    if e.host_bytes > e.host_limit_bytes:
+    """Which memory is too small for ``e``, which does not fit: ``takes 43.5 GiB of 23.5 GiB``, or what of the host's where the
+    device's suffices."""
+    taken = max(e.memory_bytes.expected, e.needed_bytes.expected)
+    if e.host_bytes > e.host_limit_bytes and taken <= e.device_bytes:
         return f"needs {format_bytes(e.host_bytes)} of the {format_bytes(e.host_limit_bytes)} a host can give"
-    return f"takes {format_bytes(max(e.memory_bytes.expected, e.needed_bytes.expected))} of {format_bytes(e.device_bytes)}"
+    return f"takes {format_bytes(taken)} of {format_bytes(e.device_bytes)}"
 
 
 def _chosen(best: TrainingEstimate, neighbours: Sequence[Neighbour]) -> list[str]:

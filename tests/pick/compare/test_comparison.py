@@ -179,7 +179,7 @@ def test_training_is_what_plan_says() -> None:
 def test_what_does_not_fit_says_by_how_much_and_lighter_ways_follow() -> None:
     c = with_model()
     full = c.row("train_full").cells
-    assert full[0].value is None and "needs" in full[0].words and "GiB" in full[0].words
+    assert full[0].value is None and "takes" in full[0].words and "GiB" in full[0].words
     fits = [x.words for x in c.row("train_fits").cells]
     assert fits[2] == "with the optimizer in host memory" and "LoRA" in fits[0]
     assert all(x.value for x in c.row("train_lora").cells)
@@ -263,7 +263,7 @@ def test_the_verdict_is_made_from_the_figures() -> None:
 
 def test_the_verdict_says_what_a_card_cannot_train() -> None:
     text = " ".join(with_model("rtx-4090-24gb", "l40s").verdict)
-    assert "RTX 4090 (needs 33.0 GiB of 23.5 GiB) cannot train all of Llama 3.1 8B." in text
+    assert "RTX 4090 (takes 33.4 GiB of 23.5 GiB) cannot train all of Llama 3.1 8B." in text
 
 
 def test_the_order_of_the_columns_changes_no_judgement() -> None:

@@ -94,7 +94,7 @@ def _arithmetic(names: Sequence[str], rows: Sequence[FigureRow]) -> str:
         return ""
     lead = _lead(row)
     if lead is None:
-        return f"Large {rate} matrix products run alike on {_all(names)} ({_value(row, 0)})."
+        return f"Large {rate} matrix products run alike on {_all(names)} ({_value(row, ranking(row)[0])})."
     top, next_, ratio = lead
     return (
         f"In long runs of large {rate} matrix products {names[top]} is {than(ratio, names[next_], 'fast', 'faster')}: "

@@ -17,13 +17,12 @@ from gpuwise.money.energy import energy
 from gpuwise.pick.compare.rows import Cell, FigureRow, Subject
 from gpuwise.pick.compare.serving import SubjectServing, serve_alike
 from gpuwise.pick.training import LIGHTER, QLORA, promised_with
-from gpuwise.plan.explain import layout
+from gpuwise.plan.explain import layout, shortage
 from gpuwise.plan.goal import Wishes
 from gpuwise.plan.whole_run import whole_time
 from gpuwise.predict.estimate import Estimate
-from gpuwise.predict.memory.device import usable_bytes
 from gpuwise.predict.step.training import TrainingEstimate
-from gpuwise.units import J_PER_KWH, MEGA, format_bytes, format_count
+from gpuwise.units import J_PER_KWH, MEGA, format_count
 from gpuwise.workload.changes.change import Change
 from gpuwise.workload.changes.registry import label
 from gpuwise.workload.changes.strategy import LORA_RANK
@@ -92,11 +91,7 @@ def train(subject: Subject, work: ComparedWork, way: TrainingMethod) -> Training
         fastest = promised_with(way.changes, work.arch, subject.cluster, wishes)
     except (UnpredictableError, LayoutError) as error:
         return TrainingResult(None, error.message)
-    if fastest.estimate is not None:
-        return TrainingResult(fastest.estimate)
-    return TrainingResult(
-        None, f"needs {format_bytes(fastest.smallest_bytes)} of {format_bytes(usable_bytes(subject.accelerator))}"
-    )
+    return TrainingResult(fastest.estimate, "" if fastest.smallest is None else shortage(fastest.smallest))
 
 
 def _training(subjects: Sequence[Subject], work: ComparedWork, today: datetime.date) -> list[FigureRow]:

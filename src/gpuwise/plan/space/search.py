@@ -301,6 +301,8 @@ class Fastest:
     smallest_bytes: float
     by_choice: bool = False
     """True if parts are in host memory because that is faster, although they fit on the device."""
+    smallest: TrainingEstimate | None = None
+    """The strategy that needs least memory, where none fits."""
 
     @property
     def first(self) -> tuple[TrainingEstimate, ...]:
@@ -319,7 +321,8 @@ def _fastest(goal: Goal, space_of: Callable[[Setting], Space]) -> Fastest | None
         return None
     fitting = _fitting_first(goal, done, _estimated(goal, done, done.rows, [0])) if len(done.rows) else ()
     best = next(iter(fitting), None)
-    return Fastest(best, float(done.smallest.memory_bytes[0]), on_device is not None)
+    smallest = _estimated(goal, done, done.smallest, [0])[0] if best is None else None
+    return Fastest(best, float(done.smallest.memory_bytes[0]), on_device is not None, smallest)
 
 
 def find_in(goal: Goal, space_of: Callable[[Setting], Space]) -> TrainingEstimate | None:
