@@ -35,6 +35,8 @@ class Shot:
     dark: bool = False
     height: int = 900
     scrolled: bool = False
+    keys: str = ""
+    """Pressed on the slider of what plays."""
 
 
 SHOTS = (
@@ -44,8 +46,8 @@ SHOTS = (
     Shot("serve", "/serve?model=llama-3.1-8b&on=H100&users=200"),
     Shot("choose", "/choose?for=infer&model=qwen3-30b-a3b&budget=1000"),
     Shot("machine", "/machine?demo=1", ready="canvas", dark=True),
-    Shot("learn", "/learn", ready="h1"),
-    Shot("lab", "/lab", scrolled=True),
+    Shot("learn", "/learn", ready="article img"),
+    Shot("lab", "/lab", ready="#race .play", scrolled=True, keys="Home" + 4 * " PageUp"),
 )
 
 
@@ -71,6 +73,8 @@ def photograph(folder: Path, shots: Sequence[Shot] = SHOTS) -> None:
                 page.goto(f"http://{address.netloc}{shot.address}{join}{address.query}")
                 page.locator(shot.ready).first.wait_for(timeout=120_000)
                 page.wait_for_timeout(2_000)  # what comes after the first line of an answer
+                for key in shot.keys.split():
+                    page.locator(".play input").first.press(key)
                 if shot.scrolled:
                     page.locator(shot.ready).first.evaluate("e => e.scrollIntoView()")
                 save(page.screenshot(), folder / f"ui-{shot.name}.webp")
