@@ -142,17 +142,6 @@ def test_a_table_that_is_too_wide_is_noticed(browser: Any, address: str) -> None
     page.close()
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_text_stands_out_from_its_ground_and_links_from_text(scheme: str, browser: Any, address: str) -> None:
-    axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
-    page = browser.new_page(color_scheme=scheme)
-    for name in ("index", "learn/04-memory", "guides/tune", "learn/glossary", "reference/files"):
-        page.goto(f"{address}/{name}.html")
-        found = axe.run(page, options={"runOnly": ["color-contrast", "link-in-text-block"]}).response["violations"]
-        assert [node["html"] for rule in found for node in rule["nodes"]] == [], name
-    page.close()
-
-
 def test_search_finds_a_page_without_a_server(browser: Any, site: Path) -> None:
     page = browser.new_page(viewport={"width": 1280, "height": 900})
     page.goto((site / "index.html").as_uri())

@@ -596,5 +596,5 @@ def test_a_size_is_tried_by_the_keyboard(visit: Callable[..., Any]) -> None:
     page.wait_for_selector("#race .play")
     page.locator("#s-size").focus()
     page.keyboard.press("ArrowLeft")
-    page.wait_for_selector("p:has-text('size 1,024:')")
+    page.wait_for_selector("h2:has-text('size 1,024')")
     assert "size=1024" in page.url and not page.evaluate("document.documentElement.scrollWidth > innerWidth")

@@ -529,95 +529,6 @@ def wants() -> str:
     )
 
 
-# --- guides and concepts ---
-
-
-def adapters() -> str:
-    """A frozen matrix with two thin trained ones beside it."""
-    body = [text(60, 22, "frozen: 4,096 x 4,096", "muted s"), box(60, 32, 150, 150, "f7"), text(135, 112, "W", "on b", "middle")]
-    body += [text(300, 22, "trained: two of rank 16", "muted s"), box(300, 32, 150, 12, "f0"), text(460, 43, "A", "ink")]
-    body += [box(300, 60, 12, 122, "f0"), text(322, 126, "B", "ink"), text(322, 150, "y = W x + B A x", "ink b")]
-    body += [text(0, 112, "x", "ink b"), arrow(14, 107, 54, 107)]
-    rank, side = 16, 4096
-    share = 2 * rank * side / side**2
-    body.append(
-        text(60, 206, f"A and B have {100 * share:.1f} % of W's numbers: gradients and optimizer only for them", "muted s")
-    )
-    return framed(216, "LoRA: a frozen matrix W, and two thin trained matrices A and B beside it.", "".join(body))
-
-
-def interval() -> str:
-    """Ten runs, eight of them inside the interval."""
-    found = run_command("gpuwise plan llama-3.1-8b --on 8xH100-SXM --tokens 15B")
-    low, expected, high = (at_path(found, f"best.time_s.{end}") / 86400 for end in ("low", "expected", "high"))
-    first, last = 0.8 * low, 1.15 * high
-
-    def x(days: float) -> float:
-        return 20 + 480 * (days - first) / (last - first)
-
-    body = [text(0, 14, "Llama 3.1 8B, 15B tokens, on eight H100: days", "ink b"), line(20, 90, 500, 90, "grid")]
-    body += [
-        box(x(low), 56, x(high) - x(low), 24, "f0", ' fill-opacity=".3"'),
-        line(x(expected), 50, x(expected), 86, "l-f0 line"),
-    ]
-    for days, name in ((low, "low"), (expected, "expected"), (high, "high")):
-        body += [text(x(days), 42, name, "muted s", "middle"), text(x(days), 108, f"{days:.2f}", "ink", "middle")]
-    inside = [low + (high - low) * share for share in (0.06, 0.16, 0.24, 0.32, 0.42, 0.54, 0.68, 0.86)]
-    body += [f'<circle cx="{x(d):.1f}" cy="68" r="5" class="f2"/>' for d in inside]
-    body += [f'<circle cx="{x(d):.1f}" cy="68" r="5" class="f1"/>' for d in (low - 0.25, high + 0.3)]
-    body += [text(0, 134, "of ten such runs eight end inside; one is faster, one slower", "muted s")]
-    return framed(142, "An estimate is an interval: eight of ten runs end inside it.", "".join(body))
-
-
-def fragments() -> str:
-    """Free memory in pieces: a request that does not fit although its size is free."""
-    body = list[str]()
-    for top, title in (
-        (0, "segments of fixed size: 6 free, but no 4 in a row"),
-        (84, "expandable segments: the 4 take free pages anywhere"),
-    ):
-        body += [text(0, top + 14, title, "ink b"), *(box(30 * k, top + 24, 28, 30, "track") for k in range(16))]
-        body += [box(30 * start, top + 24, 30 * n - 2, 30, "f0") for start, n in ((0, 3), (5, 3), (10, 4))]
-    body += [box(30 * k, 108, 28, 30, "f2") for k in (3, 4, 8, 9)]
-    body.append(text(0, 72, "live blocks keep their segments; the request fails", "muted s"))
-    return framed(146, "Fragmentation: free pieces that are too small, and free pages put together.", "".join(body))
-
-
-def exported() -> str:
-    """A plan becomes a framework's files and a scheduler's."""
-    body = [box(0, 60, 110, 56, "f0"), text(55, 93, "plan", "on b", "middle"), arrow(114, 72, 160, 72), arrow(114, 104, 160, 104)]
-    body += [
-        box(164, 20, 356, 64, "f2"),
-        text(176, 44, "what trains", "on b"),
-        text(176, 66, "Megatron, torchtitan, DeepSpeed, Accelerate, Lightning", "on s"),
-    ]
-    body += [
-        box(164, 92, 356, 64, "f1"),
-        text(176, 116, "what starts it", "on b"),
-        text(176, 138, "Slurm, Docker, Kubernetes, SkyPilot, Ray", "on s"),
-    ]
-    return framed(164, "A plan is written as files of a training framework and of a scheduler.", "".join(body))
-
-
-def captured() -> str:
-    """Your step runs on tensors without data; operations and storages are noted."""
-    names = (
-        ("your step", "PyTorch, unchanged", "f2"),
-        ("meta tensors", "shapes, no data", "f7"),
-        ("list of operations", "and of storages", "f0"),
-    )
-    body = list[str]()
-    for k, (name, what, kind) in enumerate(names):
-        x = 182 * k
-        body += [box(x, 20, 150, 60, kind), text(x + 75, 46, name, "on b", "middle"), text(x + 75, 66, what, "on s", "middle")]
-        if k:
-            body.append(arrow(x - 28, 50, x - 4, 50))
-    body += [arrow(384, 84, 384, 112), arrow(460, 84, 460, 112)]
-    body += [box(256, 116, 136, 34, "f1"), text(324, 138, "allocator: memory", "on s", "middle")]
-    body += [box(404, 116, 112, 34, "f4"), text(460, 138, "kernels: time", "on s", "middle")]
-    return framed(158, "Your step runs on tensors without data; operations and storages give memory and time.", "".join(body))
-
-
 DRAWINGS: Mapping[str, Callable[[], str]] = {
     "cores": cores,
     "layers": layers,
@@ -636,11 +547,6 @@ DRAWINGS: Mapping[str, Callable[[], str]] = {
     "reading": reading,
     "smaller": smaller,
     "wants": wants,
-    "adapters": adapters,
-    "interval": interval,
-    "fragments": fragments,
-    "exported": exported,
-    "captured": captured,
 }
 """Each by its file's name."""
 

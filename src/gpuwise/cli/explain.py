@@ -44,6 +44,7 @@ def _list(words: Sequence[Term], *, json: bool) -> None:
         print_json({"groups": by_group})
         return
     to = console()
+    to.print(f"{sum(map(len, by_group.values()))} words can be explained", style="bold")
     for group, names in by_group.items():
         to.print(f"{group}: {', '.join(names)}")
     to.print("One of them:  gpuwise explain MFU", style="dim")

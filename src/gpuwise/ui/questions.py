@@ -424,8 +424,8 @@ PAGES = (
         examples=(
             ("A matrix product", "/lab?task=matmul-tiled&size=1024&against=i5-12400&on=rtx-4090"),
             ("A small one", "/lab?task=matmul-tiled&size=32&against=i5-12400&on=rtx-4090"),
-            ("Two arrays added", "/lab?task=vector-add&against=i5-12400&on=rtx-4090"),
-            ("One long chain of steps", "/lab?task=chain&against=i5-12400&on=rtx-4090"),
+            ("Two arrays added: the copies take longest", "/lab?task=vector-add&against=i5-12400&on=rtx-4090"),
+            ("One long chain, where each step waits for the one before", "/lab?task=chain&against=i5-12400&on=rtx-4090"),
         ),
     ),
     Page(

@@ -45,13 +45,13 @@ ANSWERS: Mapping[str, Callable[[Document], Answer]] = {
     "ranks": scores.ranks_answer,
     "runs": machine.runs_answer,
     "doctor": machine.doctor_answer,
+    "history": machine.history_answer,
 }
 """Answers by question."""
 VIEWS: Mapping[str, Callable[[Document], list[str]]] = {
     "occupancy": lab.occupancy,
     "simulate": lab.simulation,
     "exercise": lab.exercise,
-    "history": machine.history,
 }
 """Those of them that are HTML directly."""
 KINDS = {"html": "text/html", "svg": "image/svg+xml", "json": "application/json", "csv": "text/csv"}

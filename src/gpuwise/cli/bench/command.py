@@ -12,13 +12,17 @@ from cyclopts import Group, Parameter
 
 from gpuwise.cli.options import Duration, NewFile
 from gpuwise.cli.progress import say
+from gpuwise.cli.shown import options_shown
 from gpuwise.errors import InputError
 
 if TYPE_CHECKING:
+    from gpuwise.cli.shown import Shown
     from gpuwise.machine.bench.cases import BenchCase
     from gpuwise.machine.bench.run import Limits
     from gpuwise.machine.bench.subjects import Subject
     from gpuwise.records.store import Records
+else:
+    Shown = options_shown("bench")
 
 QUICK_S, QUICK_CASE_S = 45.0, 15.0
 """A quick run measures nothing longer than ``QUICK_S`` after its start, importing PyTorch included, and cuts a measurement
@@ -77,6 +81,7 @@ def bench(
     llama_bench: Annotated[Path | None, Parameter(show_default="on PATH", metavar="FILE")] = None,
     save: bool = True,
     instead: Instead = NOTHING_ELSE,
+    shown: Shown | None = None,
     json: Annotated[bool, Parameter(negative="")] = False,
 ) -> int:
     """Measure this machine and compare it with its specification, with other GPUs of its type and with its CPU.
@@ -126,11 +131,11 @@ def bench(
     if instead.list_:
         from gpuwise.cli.bench.records import show_list
 
-        return show_list(tuple(only or ()), quick=quick, json=json)
+        return show_list(tuple(only or ()), quick=quick, shown=shown, json=json)
     if instead.reads_records:
         from gpuwise.cli.bench.records import show_kept
 
-        return show_kept(instead.export, instead.import_, model, json=json)
+        return show_kept(instead.export, instead.import_, model, shown, json=json)
     if model is not None:
         from gpuwise.cli.bench.model import bench_model
 

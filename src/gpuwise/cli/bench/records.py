@@ -6,38 +6,28 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gpuwise.cli.reports import report
 from gpuwise.errors import DataError, InputError
 from gpuwise.files import write_whole
 
 if TYPE_CHECKING:
+    from gpuwise.cli.shown import Shown
     from gpuwise.machine.bench.history import DevicePast
+    from gpuwise.records.store import Records
 
 
-def show_list(only: tuple[str, ...], *, quick: bool, json: bool) -> int:
+def show_list(only: tuple[str, ...], *, quick: bool, shown: Shown | None, json: bool) -> int:
     """The table of measurements."""
-    from gpuwise.cli.out import console, print_json, table_of
-    from gpuwise.machine.bench.cases import FAMILIES, select_cases
+    from gpuwise.machine.bench.cases import select_cases
+    from gpuwise.report.answers.machine import measurements_answer
 
     rows = select_cases(only, quick=quick)
-    if json:
-        listed = [{"measurement": c.key, "family": c.family, "on": sorted(c.on), "quick": c.quick, "unit": c.unit} for c in rows]
-        print_json({"measurements": listed})
-        return 0
-    to = console()
-    table = table_of(("measurement", "on", "quick"), left=("measurement", "on", "quick"), gives_way=("quick",))
-    for family in dict.fromkeys(c.family for c in rows):
-        if table.row_count:
-            table.add_heading("")
-        table.add_heading(family + ": " + FAMILIES[family][1], style="bold")
-        for c in rows:
-            if c.family == family:
-                on = ", ".join({"cuda": "gpu", "cpu": "cpu"}[kind] for kind in sorted(c.on))
-                table.add_row("  " + c.key, on, "yes" if c.quick else "")
-    to.print(table)
+    listed = [{"measurement": c.key, "family": c.family, "on": sorted(c.on), "quick": c.quick, "unit": c.unit} for c in rows]
+    report({"measurements": listed}, measurements_answer, shown, json=json)
     return 0
 
 
-def show_kept(export: str | None, import_: Path | None, model: str | None, *, json: bool) -> int:
+def show_kept(export: str | None, import_: Path | None, model: str | None, shown: Shown | None, *, json: bool) -> int:
     """Export, import, or the records by device. ``model`` is the one whose speeds are imported, where it is named."""
     from gpuwise.records.store import Records
 
@@ -46,7 +36,7 @@ def show_kept(export: str | None, import_: Path | None, model: str | None, *, js
     with Records(create=False) as records:
         if export is not None:
             return _export(records, export)
-        return _history(records, json=json)
+        return _history(records, shown, json=json)
 
 
 def _import(path: Path, model: str | None, *, json: bool) -> int:
@@ -87,41 +77,15 @@ def _export(records: object, name: str) -> int:
     return 0
 
 
-def _history(records: object, *, json: bool) -> int:
+def _history(records: Records, shown: Shown | None, *, json: bool) -> int:
     """The newest value of each measurement of each device beside what is expected, and how many there are."""
-    from gpuwise.cli.out import console, print_json, section, table_of
     from gpuwise.machine.bench.history import history
     from gpuwise.records.record import record_document
-    from gpuwise.records.store import Records
-    from gpuwise.units import format_day, format_measured
+    from gpuwise.report.answers.machine import history_answer
 
-    assert isinstance(records, Records)
     all_records = records.query()
-    devices = history(all_records)
-    if json:
-        print_json({"devices": [_device(d) for d in devices], "records": [record_document(r) for r in all_records]})
-        return 0
-    to = console()
-    if not all_records:
-        to.print("nothing was measured yet; `gpuwise bench` measures")
-    for device in devices:
-        table = table_of(
-            ("measurement", "newest", "expected", "median", "of", "on"),
-            left=("measurement",),
-            wrap=("measurement",),
-            gives_way=("of", "on"),
-        )
-        for row in device.rows:
-            last, e = row.newest.record, row.newest.expectation
-            table.add_row(
-                last.measurement,
-                "failed" if last.value is None else format_measured(last.value, last.unit),
-                "-" if e is None else format_measured(e.expected, last.unit),
-                "-" if row.median is None else format_measured(row.median, last.unit),
-                str(row.count),
-                format_day(last.at_s),
-            )
-        section(to, f"{device.name}, machine {device.machine_id}", table)
+    devices = [_device(d) for d in history(all_records)]
+    report({"devices": devices, "records": [record_document(r) for r in all_records]}, history_answer, shown, json=json)
     return 0
 
 

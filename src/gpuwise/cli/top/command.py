@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 import threading
 from contextlib import nullcontext
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
+from gpuwise.cli.asked import asked
 from gpuwise.cli.options import NewFile
 
 if TYPE_CHECKING:
@@ -41,6 +43,7 @@ def top(
     fail_on_fault: Annotated[bool, Parameter(negative="")] = False,
     screen: bool = True,
     theme: Annotated[str | None, Parameter(metavar="NAME")] = None,
+    all_: Annotated[bool, Parameter(name="--all", negative="")] = False,
 ) -> int:
     """Show what the GPUs are doing now, who uses them, and why they are slow.
 
@@ -89,6 +92,8 @@ def top(
     theme
         Colours of the screen this time: textual-dark, textual-light, textual-ansi (the terminal's own), gruvbox, nord and others;
         T on the screen shows and remembers them.
+    all_
+        Of one reading: every GPU, cause and process, not only one screen of them.
     """
     from gpuwise.cli.top import options as given
     from gpuwise.errors import InputError
@@ -118,6 +123,7 @@ def top(
             fail_on_fault=fail_on_fault,
             screen=screen,
             theme=theme,
+            everything=all_,
         )
     )
     if grafana is not None:
@@ -188,7 +194,18 @@ def _once(source: Tap, options: TopOptions) -> int:
     elif options.csv != "-":
         from gpuwise.cli.top.view import Paint, page
 
-        sys.stdout.write(page(frame, causes, width=terminal_width(), paint=Paint(colours()), prices=options.prices))
+        words = asked() or ("top",)
+        sys.stdout.write(
+            page(
+                frame,
+                causes,
+                width=terminal_width(),
+                paint=Paint(colours()),
+                prices=options.prices,
+                everything=options.everything,
+                asked=shlex.join(["gpuwise", *words]),
+            )
+        )
         if not frame.cards and sys.stdout.isatty():  # the page above says so
             sys.stderr.write(NO_CARDS_HINT)
             return 1

@@ -38,6 +38,7 @@ class TopOptions:
     fail_on_fault: bool = False
     screen: bool = True
     theme: str | None = None
+    everything: bool = False
 
     @property
     def works_alone(self) -> bool:

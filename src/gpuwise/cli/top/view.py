@@ -10,6 +10,7 @@ from gpuwise.machine.devices.readings import State
 from gpuwise.machine.telemetry.causes.cause import Cause, Severity
 from gpuwise.machine.telemetry.frames import Card, Frame, ProcessRow
 from gpuwise.machine.telemetry.options import Prices, Spending, spending
+from gpuwise.text import broken_command
 from gpuwise.units import GIB, J_PER_KWH, KILO, MEGA, format_bytes, format_rate, format_usd
 
 WIDE = 110
@@ -42,20 +43,55 @@ class Paint:
         return f"\x1b[{codes[severity]}m{text}\x1b[0m" if self.on else text
 
 
-def page(frame: Frame, causes: tuple[Cause, ...], *, width: int, paint: Paint, prices: Prices | None = None) -> str:
-    """The whole look, lines no longer than ``width``."""
+LINES, MOST_CARDS = 25, 8
+"""Of a screen, and GPUs on it."""
+
+
+def page(
+    frame: Frame,
+    causes: tuple[Cause, ...],
+    *,
+    width: int,
+    paint: Paint,
+    prices: Prices | None = None,
+    everything: bool = True,
+    asked: str = "gpuwise top",
+) -> str:
+    """What the GPUs do, lines no longer than ``width``: the verdict, the cards, what slows them, processes, and what to type
+    next. Not ``everything``: what one screen has room for, the worst first. ``asked`` is the command line."""
     width = max(NARROWEST, width)
-    lines = [*_banner(frame, paint, width), *_cards(frame, width, paint), *_processes(frame, width, paint)]
+    why, after = ("Watch it live:", asked.replace(" --once", "")) if frame.cards else ("Look for the reason:", "gpuwise doctor")
+    blocks = [[line] for line in _cards(frame, width, paint)]
+    more = [*_causes(frame, causes, width, paint), list(_processes(frame, width, paint))]
     if prices is not None and prices.any and frame.cards:
-        lines += ["", _clip(spending_words(spending(prices, frame.cards, 0.0)), width)]
-    return "\n".join([*lines, *_causes(frame, causes, width, paint)]) + "\n"
+        more.append(["", _clip(spending_words(spending(prices, frame.cards, 0.0)), width)])
+    lines = [*textwrap.wrap(_verdict(frame, causes), width), *(_clip(f"{v}: {why}", width) for v, why in frame.failed.items())]
+    shown = blocks if everything else blocks[: MOST_CARDS + 1]
+    lines += [line for block in shown for line in block]
+    cut = len(shown) < len(blocks)
+    for block in more:
+        if everything or len(lines) + len(block) <= LINES - 2:
+            lines += block
+        else:
+            cut = True
+    if cut:
+        why, after = "All of it:", f"{asked} --all"
+    one = f"{why}  {after}"
+    step = [one] if len(one) <= width else [why, *(f"  {line}" for line in broken_command(after, width - 2))]
+    return "\n".join([paint.bold(lines[0]), *lines[1:], "", *step]) + "\n"
 
 
-def _banner(frame: Frame, paint: Paint, width: int) -> Iterator[str]:
-    if frame.demo:
-        yield paint.bold(_clip("DEMO: these GPUs do not exist", width))
-    for vendor, why in frame.failed.items():
-        yield _clip(f"{vendor}: {why}", width)
+def _verdict(frame: Frame, causes: tuple[Cause, ...]) -> str:
+    """One sentence: how many GPUs, and the worst that is known of them."""
+    demo = "DEMO (these GPUs do not exist): " if frame.demo else ""
+    if not frame.cards:
+        return "No GPU answers here."
+    n = f"{len(frame.cards)} GPU{'s' if len(frame.cards) > 1 else ''}"
+    real = [c for c in causes if c.severity is not Severity.NOTE]
+    if not real:
+        return f"{demo}{n}, and nothing holds them back." if len(frame.cards) > 1 else f"{demo}{n}, and nothing holds it back."
+    others = f" ({len(real) - 1} more below)" if len(real) > 1 else ""
+    return f"{demo}{n}: {real[0].sentence}{others}"
 
 
 # --- cards ---
@@ -70,7 +106,6 @@ class _Column:
 
 def _cards(frame: Frame, width: int, paint: Paint) -> Iterator[str]:
     if not frame.cards:
-        yield "No GPU answers here."
         yield _clip(_host_words(frame), width)
         return
     wide = width >= WIDE
@@ -207,24 +242,19 @@ def _process_cells(row: ProcessRow) -> list[str]:
 # --- causes, money ---
 
 
-def _causes(frame: Frame, causes: tuple[Cause, ...], width: int, paint: Paint) -> Iterator[str]:
-    if not frame.cards:
-        return
-    yield ""
-    if not causes:
-        yield "Nothing holds the GPUs back."
-        return
-    yield paint.bold("Why is it slow")
-    for cause in causes:
+def _causes(frame: Frame, causes: tuple[Cause, ...], width: int, paint: Paint) -> Iterator[list[str]]:
+    """The lines of each cause, the first under a title."""
+    title = ["", paint.bold("Why is it slow")] if frame.cards else []
+    for cause in causes if frame.cards else ():
         head = f"{cause.severity.value:<6}"
         first, *more_lines = textwrap.wrap(cause.sentence, width - 7) or [""]
-        yield f"{paint.of(cause.severity, head)} {first}"
+        lines = [f"{paint.of(cause.severity, head)} {first}"]
         more = "; ".join([*((f"costs {cause.cost}",) if cause.cost else ()), *cause.evidence])
-        for line in [*more_lines, *textwrap.wrap(more, width - 7)]:
-            yield f"       {line}"
+        lines += [f"       {line}" for line in [*more_lines, *textwrap.wrap(more, width - 7)]]
         if cause.hint and cause.severity is not Severity.NOTE:
-            for line in textwrap.wrap(f"do: {cause.hint}", width - 7):
-                yield paint.dim(f"       {line}")
+            lines += [paint.dim(f"       {line}") for line in textwrap.wrap(f"do: {cause.hint}", width - 7)]
+        yield [*title, *lines]
+        title = []
 
 
 def spending_words(spending: Spending) -> str:

@@ -280,6 +280,8 @@ def _next(d: At, ranked: list[At]) -> Command | None:
         return None
     job, best = d["job"], ranked[0]
     on, model = f"{best['count'].text}x{best['accelerator'].text}", job["model"].text
+    if job["purpose"].text == "infer" and job["users"].value == 1:
+        return Command("How it runs", words=["gpuwise", "fit", model, "--on", on, "--for", "run"])
     if job["purpose"].text == "infer" and job["users"]:
         return Command("How it serves", words=["gpuwise", "capacity", model, "--on", on, "--users", f"{job['users'].value}"])
     if job["tokens"] and job["purpose"].text in ("train", "finetune"):
@@ -338,6 +340,7 @@ def _learning(d: At) -> Answer:
             *_why_not([(r, f"{len(names):,}", names) for r, names in reasons.items()]),
             Section("order", PICK["order"], [Notes(list(_order(d)))]),
         ],
+        Command("Begin with the first exercise", ["gpuwise", "lab", "exercise", "1"]),
         assumed=_texts(d["assumed"]),
     )
 

@@ -77,7 +77,10 @@ def simulation(document: Mapping[str, Any]) -> list[str]:
     )
     findings = [f"{f['kind'].text}, line {f['line'].text}: {f['text'].text}" for f in d["findings"]]
     good = d["checked"].value is not False and not findings
-    body = _sides(d) if beside else [f"<h2>{escape(capital(d['task'].text))} on {escape(d['device'].text)}</h2>"]
+    size = f", size {int(beside['size'].number):,}" if beside else ""
+    body = [f"<h2>{escape(capital(d['task'].text))} on {escape(d['device'].text)}{size}</h2>"]
+    if beside:
+        body += [f'<p class="layout">{escape(beside["text"].text)}</p>', _sides(d), race(d)]
     body.append(notes([*findings, *([beside["cache"].text] if beside["cache"] else ())]))
     warps = [
         f'<p class="{"yes" if good else "no"}">Bound by {escape(d["bound"].text)}; {values}.</p>',
@@ -112,8 +115,8 @@ def simulation(document: Mapping[str, Any]) -> list[str]:
     return [*body, "<details><summary>Why: the GPU warp by warp, and the rooflines</summary>", *warps, "</details>"]
 
 
-def _sides(d: At) -> list[str]:
-    """Who is faster, the copies counted and not, and the race."""
+def _sides(d: At) -> str:
+    """Who is faster, the copies counted and not."""
     beside = d["beside"]
     cpu = beside["cpu"]["time_s"].number
     bare = d["time_s"].number + beside["launch_s"].number
@@ -123,14 +126,11 @@ def _sides(d: At) -> list[str]:
         ahead, times = ("the GPU", cpu / gpu) if cpu > gpu else ("the CPU", gpu / cpu)
         return f"{ahead} is first, {times:.2g} times as fast" if times >= LEVEL else "both take as long"
 
-    task = f"{capital(d['task'].text)} ({beside['text'].text}), size {int(beside['size'].number):,}"
-    on_cpu = f"{format_duration(cpu)} on the {beside['cpu']['device'].text}"
-    words = f"{task}: {format_duration(whole)} on the {d['device'].text}, {on_cpu}."
-    verdict = capital(against(whole))
+    words = f"{against(whole)}: {format_duration(whole)} on the GPU, {format_duration(cpu)} on the CPU"
     if whole > bare:
-        verdict += ", the copies to the GPU and back included"
-        words += f" With the data on the GPU already {against(bare)}: {format_duration(bare)} with the launch."
-    return [f"<h2>{escape(verdict)}</h2>", f'<p class="layout">{escape(words)}</p>', race(d)]
+        words = f"With the data copied to the GPU and back, {words}. With the data on the GPU already, {against(bare)}"
+        words += f" ({format_duration(bare)} with the launch)"
+    return f'<p class="yes">{escape(capital(words))}.</p>'
 
 
 def _roofline(place: At) -> str:

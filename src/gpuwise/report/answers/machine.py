@@ -8,12 +8,11 @@ from typing import Any
 
 from gpuwise.report.answers.answer import Answer, Block, Cell, Column, Command, Notes, Number, Phrase, Row, Section, State, Table
 from gpuwise.report.answers.parts import PARTS
-from gpuwise.report.answers.values import At, placed, shown
-from gpuwise.report.page import Markup, TableCell, TableRow, Text, heading, table, text
+from gpuwise.report.answers.values import At
 from gpuwise.text import capital
 from gpuwise.units import format_measured
 
-TITLES, DOCTOR = PARTS["validate"], PARTS["doctor"]
+TITLES, DOCTOR, BENCH = PARTS["validate"], PARTS["doctor"], PARTS["bench"]
 RESOURCES = (
     ("cpus", "processors"),
     ("memory_bytes", "memory"),
@@ -192,42 +191,66 @@ def _percent(place: At) -> Number:
     return Number(place, lambda share: f"{100 * share:{sign}.1f} %")
 
 
-def history(document: Mapping[str, Any]) -> list[str]:
+def history_answer(document: Mapping[str, Any]) -> Answer:
     """The newest value of each measurement beside what is expected of the device and the middle of all; or how to come by one."""
     d = At(document)
-    body = list[str]()
-    for device in d["devices"]:
-        rows = list[TableRow]()
-        for r in device["measurements"]:
-            e, share = r["expected"], r["of_expected"]
-            verdict = r["verdict"].text
-            low = verdict == "low"
-            rows.append(
-                TableRow(
-                    r["measurement"].text,
-                    [
-                        TableCell(f"failed: {r['failed'].text}" if r["failed"] else _measured(r["newest"], r)),
-                        TableCell(_measured(e["expected"], r), _range(e, r)) if e else TableCell("-", r["reason"].text),
-                        TableCell(shown(share), verdict, "weak" if low else "") if e and share else TableCell("-"),
-                        TableCell(_measured(r["median"], r), f"of {r['count'].text}"),
-                        TableCell(r["on"].text),
-                    ],
-                )
-            )
-        words = f"{device['device'].text}, machine {device['machine_id'].text}"
-        head = ["measurement", "newest", "expected", "of expected", "median", "on"]
-        body += [heading(words), table(words, head, rows)]
-    empty = "<p>Nothing was measured here yet. <code>gpuwise bench --quick</code> takes a minute or two.</p>"
-    return body or [empty]
+    devices = list(d["devices"])
+    measure = Command("Measure again", ["gpuwise", "bench", "--quick"])
+    if not devices:
+        return Answer("bench", "Nothing was measured here yet", lead="a short list takes a minute or two", next=measure)
+    low = sum(m["verdict"].value == "low" for device in devices for m in device["measurements"])
+    n = sum(len(device["measurements"].value) for device in devices)
+    columns = [Column("measurement", words=True), Column("newest"), Column("expected"), Column("of it", leaves=4)]
+    columns += [Column("median", leaves=3), Column("times", leaves=1), Column("on", leaves=2)]
+    sections: list[Section] = []
+    for device in devices:
+        title = f"{device['device'].text}, machine {device['machine_id'].text}"
+        rows = [_past(m) for m in device["measurements"]]
+        sections.append(Section("results", title, [Table(title, columns, rows)], first=True))
+    return Answer(
+        "bench",
+        f"{n} measurements on record, {low or 'none'} of them below what is expected",
+        "maybe" if low else "yes",
+        parts=sections,
+        next=measure,
+    )
 
 
-def _measured(place: At, row: At) -> Text:
+def _past(m: At) -> Row:
+    e, share = m["expected"], m["of_expected"]
+    interval: Phrase = (_measured(e["low"], m), " to ", _measured(e["high"], m)) if e else m["reason"].text
+    return Row(
+        [
+            Cell(m["measurement"]),
+            Cell("failed" if m["failed"] else _measured(m["newest"], m), m["failed"].text if m["failed"] else ""),
+            Cell(_measured(e["expected"], m) if e else "-", interval),
+            Cell(share if e and share else "-"),
+            Cell(_measured(m["median"], m)),
+            Cell(m["count"]),
+            Cell(m["on"]),
+        ],
+        mark="weak" if m["verdict"].value == "low" else "",
+    )
+
+
+def _measured(place: At, row: At) -> Phrase:
     """A value in the unit of its measurement."""
-    if place.value is None:
-        return "-"
-    return placed(place, format_measured(place.value, row["unit"].text).replace(" ", "\u00a0"))
+    return "-" if place.value is None else Number(place, lambda value: format_measured(value, row["unit"].text))
 
 
-def _range(expected: At, row: At) -> Text:
-    low, high = (_measured(expected[k], row) for k in ("low", "high"))
-    return Markup(f"{text(low)} to {text(high)}")
+def measurements_answer(document: Mapping[str, Any]) -> Answer:
+    """What can be measured, by family."""
+    every = list(At(document)["measurements"])
+    rows = [Row([Cell(m["measurement"]), Cell(_on(m)), Cell("yes" if m["quick"].value else "")]) for m in every]
+    columns = [Column("measurement", words=True), Column("on", words=True), Column("with --quick", words=True, leaves=1)]
+    families = list(dict.fromkeys(m["family"].text for m in every))
+    return Answer(
+        "bench",
+        f"{len(every)} things can be measured: {', '.join(families)}",
+        parts=[Section("measurements", BENCH["measurements"], [Table(BENCH["measurements"], columns, rows)], first=True)],
+        next=Command("Measure one family", ["gpuwise", "bench", "--only", families[0]]),
+    )
+
+
+def _on(m: At) -> str:
+    return ", ".join({"cuda": "gpu", "cpu": "cpu"}[str(kind.value)] for kind in m["on"])

@@ -136,6 +136,10 @@ PARTS: Mapping[str, Mapping[str, str]] = {
         "hints": "Hints",
         "steps": "The way to it",
     },
+    "bench": {
+        "results": "The newest result of each measurement, with --history",
+        "measurements": "What can be measured, with --list",
+    },
     "validate": {
         "sources": "By source",
         "gpus": "By source and GPU",

@@ -62,8 +62,9 @@ def profile_answer(document: Mapping[str, Any], drawn: Sequence[Picture] = ()) -
     )
 
 
-def _next(name: str) -> Command | None:
-    return Command("Try the fixes, each with its gain", ["gpuwise", "tune", name]) if name.endswith(".py") else None
+def _next(name: str) -> Command:
+    script = name if name.endswith(".py") else "train.py"
+    return Command("Try the fixes, each with its gain", ["gpuwise", "tune", script])
 
 
 def _parts(d: At) -> Stack:

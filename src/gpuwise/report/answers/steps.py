@@ -476,7 +476,7 @@ def _fit_next(d: At, fits: bool) -> Command | None:
     good = [*d["combinations"], *(r for r in d["remedies"] if r["fits"].value)]
     good = [r for r in good if r["changes"] and not r["allocator_conf"]]
     if not good:
-        return None
+        return Command("Which GPUs have the memory", sets={"gpus": "yes"})
     best = min(good, key=lambda r: r["slower"].number)
     words = " ".join(map(_change, cast("list[Mapping[str, Any]]", best["changes"].value)))
     return Command(f"With {best['name'].text}", sets={"change": words}, drops=["remedies"])
