@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.ui.test_browser import CHROMIUM, FLAGS
+from tests.ui.serving import CHROMIUM, FLAGS
 
 ROOT = Path(__file__).parent.parent.parent
 pytest.importorskip("material", reason="mkdocs-material is of the extra dev")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,6 +16,9 @@ from urllib.parse import urlencode, urlsplit
 import psutil
 
 START_S = 300
+CHROMIUM = next((path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None)
+FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
+WAIT_MS = 120_000
 
 
 @dataclass

@@ -4,71 +4,25 @@
 from __future__ import annotations
 
 import json
-import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 
 import pytest
 from tests.ui.documents import document
-from tests.ui.serving import Running, start, stop
+from tests.ui.serving import start, stop
 
 from gpuwise.units import format_duration
 
-CHROMIUM = next((path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None)
-FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
 PLAN = {"model": "gpt2", "on": "4xA100-80GB", "tokens": "1B"}
-WAIT_MS = 120_000
 PRESSED = "document.activeElement.id || document.activeElement.textContent.trim()"
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    api = pytest.importorskip("playwright.sync_api")
-    if CHROMIUM is None:
-        pytest.skip("no Chromium here")
-    with api.sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        yield started
-        started.close()
-
-
-@pytest.fixture
-def visit(browser: Any, server: Running) -> Iterator[Callable[..., Any]]:
-    """Open an address as the terminal prints it; what the console says fails the test."""
-    said: list[str] = []
-    contexts: list[Any] = []
-
-    def open_page(path: str, width: int = 1280, **more: Any) -> Any:
-        context = browser.new_context(viewport={"width": width, "height": 900}, accept_downloads=True, **more)
-        contexts.append(context)
-        context.set_default_timeout(WAIT_MS)
-        page = context.new_page()
-        page.on("console", lambda m: said.append(m.text) if m.type in ("error", "warning") and "422" not in m.text else None)
-        page.on("pageerror", lambda e: said.append(str(e)))
-        page.on("request", lambda r: said.append(r.url) if urlsplit(r.url).netloc not in (server.host, "") else None)
-        page.goto(f"http://{server.host}{path}{'&' if '?' in path else '?'}token={server.token}")
-        return page
-
-    yield open_page
-    for context in contexts:
-        context.close()
-    assert said == []
 
 
 def numbers(page: Any) -> dict[str, float]:
     """Every number of the answer by its place in the document."""
     found = page.eval_on_selector_all("section[aria-label=Answer] data", "all => all.map(d => [d.dataset.path, d.value])")
     return {path: float(value) for path, value in found}
-
-
-def settled(page: Any) -> None:
-    """Wait until the search behind an answer has come: the front is of a search alone."""
-    from playwright.sync_api import expect
-
-    expect(page.locator(".status").first).to_have_text("", timeout=WAIT_MS)
-    page.locator("text=One change").first.wait_for()
 
 
 def at(made: Any, pointer: str) -> Any:

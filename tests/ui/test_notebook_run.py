@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.ui.test_browser import CHROMIUM, FLAGS, contrast
+from tests.ui.serving import CHROMIUM, FLAGS
+from tests.ui.test_browser import contrast
 
 NOTEBOOK = Path(__file__).parents[2] / "examples" / "six_questions.ipynb"
 LOOKS = {"lab light": ("lab", "light"), "lab dark": ("lab", "dark"), "classic": ("classic", "light")}

@@ -45,7 +45,7 @@ td{min-width:min(6.8rem,10vw)}
 th[scope=row]{position:sticky;left:0;background:var(--paper)}
 small{display:block;color:var(--muted);font-weight:400;font-size:.8rem;line-height:1.35}
 td:not(.words) small{white-space:nowrap}td small.long{white-space:normal!important}
-.scroll+.notes{margin-top:1rem}
+.scroll+.notes{margin-top:1rem}.below{margin:.6rem 0 0;font-size:.9rem;color:var(--muted)}
 a{color:var(--link)}
 sup a{text-decoration:none;padding:0 .1em}
 ol.sources{font-size:.88rem;color:var(--muted);padding-left:1.6rem}

@@ -21,7 +21,7 @@ from gpuwise.report.answers.training import fit_answer, plan_answer
 from gpuwise.report.answers.uses import uses_answer
 from gpuwise.report.answers.values import At, inert
 from gpuwise.report.answers.written import body as written
-from gpuwise.report.answers.written import head, part_of
+from gpuwise.report.answers.written import head, part_of, screen
 from gpuwise.report.page import page
 from gpuwise.ui.questions import line_of
 
@@ -80,7 +80,7 @@ def view(name: str, document: Document, asked: Sequence[str] = ()) -> str:
 
 def shown(name: str, document: Document, asked: Sequence[str] = ()) -> dict[str, Any]:
     """Further data of an answer for a page, beside the document."""
-    body = view(name, document, asked)
+    body = screen(ANSWERS[name](document), asked) if name in ANSWERS else view(name, document, asked)
     made: dict[str, Any] = {"html": body}
     made["brief"] = "".join(_BRIEF.findall(body))
     if name in ANSWERS:

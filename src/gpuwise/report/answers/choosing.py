@@ -168,7 +168,7 @@ def _ranking(d: At, rows: list[At | str], name: str) -> Table:
     columns = [
         Column("GPUs", words=True),
         Column("how", words=True, leaves=9),
-        Column("price"),
+        Column("price each" if any(not isinstance(o, str) and o["count"].number > 1 for o in rows) else "price"),
         Column(f"{unit}/s" if serving and unit else title),
         Column(P80, leaves=6),
         Column("to pay", leaves=0 if within else 8),

@@ -207,7 +207,9 @@ def axis_below(end: float, text: Callable[[float], str], y: float) -> str:
 
 
 def _tick(x: float, y: float, words: str) -> str:
-    """Words under a place of an axis, the last of them within the picture."""
+    """Words under a place of an axis, the last of them within the picture, the first beside the words of the other axis."""
+    if x < LEFT + RIGHT:
+        return f'<text x="{x:.1f}" y="{y:g}">{escape(words)}</text>'
     if x > WIDTH - 2 * RIGHT:
         return f'<text x="{WIDTH:g}" y="{y:g}" text-anchor="end">{escape(words)}</text>'
     return f'<text x="{x:.1f}" y="{y:g}" text-anchor="middle">{escape(words)}</text>'

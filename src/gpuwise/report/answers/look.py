@@ -6,8 +6,9 @@ from gpuwise.report.answers.drawings import style as drawings_style
 from gpuwise.report.page import style as page_style
 
 _CSS = """
-.tiles{display:grid;grid-template-columns:repeat(auto-fit,minmax(8.5rem,1fr));gap:.8rem;margin:1rem 0}
-.tiles div{background:var(--card);padding:.6rem .8rem}.tiles dt{font-size:.85rem;color:var(--muted)}
+.tiles{display:flex;flex-wrap:wrap;gap:.8rem;margin:1rem 0}
+.tiles div{flex:1 1 8.5rem;max-width:24rem;background:var(--card);padding:.7rem .9rem;border-radius:.5rem}
+.tiles dt{font-size:.85rem;color:var(--muted)}
 .tiles dd{margin:0;font-size:1.3rem;font-weight:600;font-variant-numeric:tabular-nums}
 .yes{color:var(--good);font-weight:700}.no,.maybe{color:var(--weak);font-weight:700}
 .layout{color:var(--muted)}
@@ -28,7 +29,7 @@ figure .wide svg:not(.bar):not(.mark){width:30rem;max-width:none;margin:0}}
 .lane{stroke:var(--card);stroke-width:.5;fill:none}
 .counters{margin:0;font-variant-numeric:tabular-nums}.counters div{display:flex;justify-content:space-between;gap:1rem}
 .counters dt{color:var(--muted)}.counters dd{margin:0;font-weight:600}
-pre{white-space:pre-wrap;overflow-wrap:anywhere;background:var(--card);padding:.8rem}
+pre{white-space:pre-wrap;overflow-wrap:anywhere;background:var(--card);padding:.8rem;border-radius:.5rem}
 """
 
 

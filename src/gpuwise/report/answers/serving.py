@@ -86,7 +86,7 @@ def capacity_answer(document: Mapping[str, Any], budget_usd_per_hour: float | No
         [
             *ranked,
             *_changes(d["changes"], first=True),
-            Section("latency", TITLES["latency"], [_latency(load), Notes([_at(load)])]),
+            Section("latency", TITLES["latency"], [_latency(load)]),
             Section("rates", TITLES["rates"], [*_curve(served), _rates(served["curve"])]),
             Section("limits", TITLES["limits"], [_limits(served)]),
             Section("fleet", TITLES["fleet"], [_fleet(fleet)]),
@@ -360,13 +360,7 @@ def _gain(gain: float) -> str:
 def _latency(load: At) -> Table:
     rows = [Row([Cell(words), *(Cell(load["latency_s"][metric][q]) for q in PERCENTILES)]) for metric, words in METRICS.items()]
     columns = [Column("", words=True), *(Column(q, leaves={"p90": 2, "mean": 1}.get(q, 0)) for q in PERCENTILES)]
-    at: Phrase = (
-        "at ",
-        _requests(load["requests_per_s"]),
-        " a replica",
-        ", where queues grow" if load["saturated"].value else "",
-    )
-    return Table(TITLES["latency"], columns, rows, at)
+    return Table(TITLES["latency"], columns, rows, _at(load))
 
 
 def _at(load: At) -> Phrase:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import count
 from urllib.parse import urlencode
 
+from gpuwise.interval import P80
 from gpuwise.report.answers.answer import (
     Answer,
     Area,
@@ -19,6 +21,7 @@ from gpuwise.report.answers.answer import (
     Phrase,
     Picture,
     Points,
+    Row,
     Section,
     Stack,
     Table,
@@ -45,6 +48,25 @@ def body(answer: Answer, asked: Sequence[str] = (), *, folded: bool = False) -> 
     for title, sentences in (("Warnings", answer.warnings), ("Assumed", answer.assumed)):
         if sentences:
             made += [_folded(title, _notes(sentences)) if folded and title == "Assumed" else heading(title) + _notes(sentences)]
+    return "".join(made)
+
+
+OPEN = ("latency",)
+"""Parts that a page shows open beside those of a terminal's first screen."""
+
+
+def screen(answer: Answer, asked: Sequence[str] = ()) -> str:
+    """The answer as a live page shows it: the parts of the first screen, every drawing, and tables of other parts that open on a
+    click."""
+    ids = count()
+    shown = [p for i, p in enumerate(answer.parts) if i == 0 or p.first or p.name in OPEN]
+    rest = [(p, [b for b in p.blocks if not isinstance(b, Drawn)]) for p in answer.parts if p not in shown]
+    made = [head(answer), *_parts(shown[:1], asked, ids)]
+    made += [_command(answer.next, asked)] if answer.next is not None else []
+    made += [*_parts(shown[1:], asked, ids), _figures([b for p, _ in rest for b in p.blocks if isinstance(b, Drawn)])]
+    made += [heading("Warnings") + _notes(answer.warnings)] if answer.warnings else []
+    made += [_folded(p.title, "".join(_block(b, asked, ids) for b in blocks)) for p, blocks in rest if blocks]
+    made += [_folded("Assumed", _notes(answer.assumed))] if answer.assumed else []
     return "".join(made)
 
 
@@ -83,6 +105,11 @@ def markup(phrase: Phrase) -> str:
 
 def _sentence(phrase: Phrase) -> str:
     return coded(capital(phrase)) if isinstance(phrase, str) else markup(phrase)
+
+
+def _note(phrase: Phrase) -> str:
+    """A note that may begin with a sign or a letter of its table."""
+    return coded(phrase) if isinstance(phrase, str) else markup(phrase)
 
 
 def _tiles(answer: Answer) -> str:
@@ -160,9 +187,31 @@ def _command(command: Command, asked: Sequence[str]) -> str:
     return f"{why}<pre>{escape(line + file)}</pre>\n"
 
 
+def _with_intervals(block: Table) -> Table:
+    """Columns of intervals as second lines of the columns before them."""
+    intervals = [i for i, c in enumerate(block.columns) if c.title == P80]
+    if not intervals:
+        return block
+
+    def joined(row: Row) -> Row:
+        cells = [replace(c, small=row.cells[i + 1].value) if i + 1 in intervals else c for i, c in enumerate(row.cells)]
+        return row if row.heading else replace(row, cells=[c for i, c in enumerate(cells) if i not in intervals])
+
+    columns = [c for i, c in enumerate(block.columns) if i not in intervals]
+    return replace(block, columns=columns, rows=[*map(joined, block.rows)])
+
+
+MOST_COLUMNS = 10
+"""Of a table that fits beside its figures on a page of 1,184 points."""
+
+
 def _table(block: Table, ids: Iterator[int]) -> str:
-    """Columns in which no row has a cell are left out."""
+    """Columns in which no row has a cell are left out, and of more than :data:`MOST_COLUMNS` those that a terminal leaves out
+    first."""
+    block = _with_intervals(block)
     used = [i for i in range(len(block.columns)) if any(not r.heading and r.cells[i].value for r in block.rows)]
+    leaving = sorted((i for i in used if block.columns[i].leaves), key=lambda i: block.columns[i].leaves)
+    used = [i for i in used if i not in leaving[: max(len(used) - MOST_COLUMNS, 0)]]
     rows: list[TableRow] = []
     for r in block.rows:
         if r.heading:
@@ -173,7 +222,7 @@ def _table(block: Table, ids: Iterator[int]) -> str:
         rows.append(TableRow(title, rest))
     if not rows:
         return ""
-    below = f'<ul class="notes"><li>{_sentence(block.below)}</li></ul>\n' if block.below else ""
+    below = f'<p class="below">{_note(block.below)}</p>\n' if block.below else ""
     return table(block.title, [block.columns[i].title for i in used], rows) + below
 
 

@@ -270,7 +270,7 @@ function Ask({ question, start, link }) {
   const control = useRef(null);
   const shown = useRef(null);
   const part = useRef();
-  const towards = useRef(NARROW.matches);
+  const towards = useRef(NARROW.matches && question.needs.some((name) => new URLSearchParams(location.search).has(name)));
 
   // neither a first part nor what a slider shows until its search ends is a last answer
   const show = (body, asked, part) => {
