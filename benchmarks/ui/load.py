@@ -98,13 +98,17 @@ async def load(port: int, cookie: str, rate: float, seconds: float, pool: Sequen
     async def nothing(i: int) -> None:
         due = start + i / rate
         await asyncio.sleep(due - time.perf_counter())
-        await empty[i // BESIDE % len(empty)].ask("", "/api/state")
+        client = await empty.get()
+        await client.ask("", "/api/state")
+        empty.put_nowait(client)
         beside.append(time.perf_counter() - due)
 
     count = int(rate * seconds)
-    empty = [Client(port, cookie) for _ in range(CONNECTIONS // 2)]
-    for client in empty:
+    empty: asyncio.Queue[Client] = asyncio.Queue()
+    for _ in range(CONNECTIONS // 2):
+        client = Client(port, cookie)
         await client.open()
+        empty.put_nowait(client)
     await asyncio.gather(*(one(i) for i in range(count)), *(nothing(i) for i in range(0, count, BESIDE)))
     whole = time.perf_counter() - start
     return {

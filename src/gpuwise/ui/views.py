@@ -20,8 +20,8 @@ from gpuwise.report.answers.strategy import option_query
 from gpuwise.report.answers.training import fit_answer, plan_answer
 from gpuwise.report.answers.uses import uses_answer
 from gpuwise.report.answers.values import At, inert
+from gpuwise.report.answers.written import below, head, part_of
 from gpuwise.report.answers.written import body as written
-from gpuwise.report.answers.written import head, part_of, screen
 from gpuwise.report.page import page
 from gpuwise.ui.questions import line_of
 
@@ -80,30 +80,28 @@ def view(name: str, document: Document, asked: Sequence[str] = ()) -> str:
 
 def shown(name: str, document: Document, asked: Sequence[str] = ()) -> dict[str, Any]:
     """Further data of an answer for a page, beside the document."""
-    body = screen(ANSWERS[name](document), asked) if name in ANSWERS else view(name, document, asked)
-    made: dict[str, Any] = {"html": body}
-    made["brief"] = "".join(_BRIEF.findall(body))
-    if name in ANSWERS:
-        answer = ANSWERS[name](document)
-        made["verdict"] = plain(answer.verdict)
-        made["brief"] = (head(answer) + part_of(answer, "memory", "step")).replace('id="', 'id="last-')
+    if name not in ANSWERS:
+        body = view(name, document, asked)
+        made: dict[str, Any] = {"html": body, "brief": "".join(_BRIEF.findall(body))}
+        if name == "occupancy":
+            made["held"] = {"regs": str(document["regs_per_thread"]), "block": str(document["block_threads"])}
+            made["choices"] = [("regs", "Registers a thread", REGISTERS), ("block", "Threads of a block", BLOCKS)]
+        return made
+    answer = ANSWERS[name](document)
+    top, rest = head(answer), below(answer, asked)
+    made = {
+        "html": top + rest,
+        "brief": (top + part_of(answer, "memory", "step")).replace('id="', 'id="last-'),
+        "verdict": plain(answer.verdict),
+    }
     if name == "plan":
-        found, top = _FRONT.search(body), head(plan_answer(document))
+        found = _FRONT.search(rest)
         made["front"] = found[0] if found else ""
-        made["html"] = top + SLIDERS + _FRONT.sub("<!--front-->", body).removeprefix(top)
+        made["html"] = top + SLIDERS + _FRONT.sub("<!--front-->", rest)
         best = At(document)["best"]
         if best:
             made["held"] = option_query(best["strategy"])
             made["choices"] = choices(document)
-    if name == "simulate" and document.get("beside"):
-        from gpuwise.lab.tasks import find_task  # numpy: a page is served without it
-
-        size = document["beside"]["size"]
-        made["held"] = {"size": str(size)}
-        made["choices"] = [("size", "Size", [str(n) for n in find_task(document["task"]).sizes(size)])]
-    if name == "occupancy":
-        made["held"] = {"regs": str(document["regs_per_thread"]), "block": str(document["block_threads"])}
-        made["choices"] = [("regs", "Registers a thread", REGISTERS), ("block", "Threads of a block", BLOCKS)]
     return made
 
 

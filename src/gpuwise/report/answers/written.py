@@ -55,13 +55,13 @@ OPEN = ("latency",)
 """Parts that a page shows open beside those of a terminal's first screen."""
 
 
-def screen(answer: Answer, asked: Sequence[str] = ()) -> str:
-    """The answer as a live page shows it: the parts of the first screen, every drawing, and tables of other parts that open on a
-    click."""
+def below(answer: Answer, asked: Sequence[str] = ()) -> str:
+    """What a live page shows below the verdict and its figures: the parts of the first screen, every drawing, and tables of other
+    parts that open on a click."""
     ids = count()
     shown = [p for i, p in enumerate(answer.parts) if i == 0 or p.first or p.name in OPEN]
     rest = [(p, [b for b in p.blocks if not isinstance(b, Drawn)]) for p in answer.parts if p not in shown]
-    made = [head(answer), *_parts(shown[:1], asked, ids)]
+    made = [*_parts(shown[:1], asked, ids)]
     made += [_command(answer.next, asked)] if answer.next is not None else []
     made += [*_parts(shown[1:], asked, ids), _figures([b for p, _ in rest for b in p.blocks if isinstance(b, Drawn)])]
     made += [heading("Warnings") + _notes(answer.warnings)] if answer.warnings else []
