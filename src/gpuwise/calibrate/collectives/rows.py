@@ -77,7 +77,7 @@ def read_rows(folder: Path) -> Rows | None:
 
 def _first(folder: Path, name: str, kinds: dict[str, str]) -> dict[str, NDArray[Any]] | None:
     for place in (folder / "ops" / name, folder / name):
-        columns = read_columns(place, kinds)
+        columns = read_columns(place, kinds, kinds)
         if columns is not None:
             return columns
     return None

@@ -14,7 +14,7 @@ from gpuwise.calibrate.collectives.systems import system_of
 from gpuwise.calibrate.scores import F64, Scores
 from gpuwise.errors import UnknownNameError, UnpredictableError
 from gpuwise.facts.hardware.systems import System
-from gpuwise.predict.comm.collectives import CollectiveCurve, CollectiveShape, build_curve, host_call_s
+from gpuwise.predict.comm.collectives import OPS, CollectiveCurve, CollectiveShape, build_curve, host_call_s
 from gpuwise.predict.comm.fabric import Coefficients, Fabric, bus_factor, shipped
 
 OTHER_MACHINES = ("vtrain A100", "vidur all_reduce", "ml-engineering")
@@ -65,6 +65,10 @@ def predict(rows: Rows, c: Coefficients) -> tuple[F64, F64, list[str]]:
     for i, key in enumerate(zip(*columns, strict=True)):
         index.setdefault(key, []).append(i)
     for (box, op, library, eager, n, ranks, width), where in index.items():
+        if op not in OPS:
+            for i in where:
+                reason[i] = f"unknown collective {op!r}"
+            continue
         try:
             system = system_of(box)
             curve = _curve(c, system, op, int(n), int(ranks), library, not eager, int(width))

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuwise.calibrate.scores import Scores
-from gpuwise.calibrate.tables import read_records
+from gpuwise.calibrate.tables import each, read_records
 from gpuwise.errors import GpuwiseError, UnpredictableError
 from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.facts.hardware.naming import find_cluster
@@ -58,7 +58,7 @@ class MemoryFigure:
 
 def score(folder: Path, all_check: bool) -> Scores | None:
     """Predict every row of the tables in ``folder``/memory; None without any."""
-    rows = [reader(r) for name, (_, reader) in TABLES.items() for r in records(folder, name)]
+    rows = [row for name, (_, reader) in TABLES.items() for row in each(records(folder, name), reader, name)]
     if not rows:
         return None
     split = ["check" if all_check or is_check(r) else "fit" for r in rows]
@@ -356,7 +356,9 @@ def _named(text: str) -> Accelerator:
 
 
 def _context(r: dict[str, Any]) -> MemoryFigure:
-    """Non-PyTorch MiB of a process."""
+    """Non-PyTorch MiB of a process. Raises ValueError without a measurement."""
+    if not r["MiB"] > 0:
+        raise ValueError("nothing measured")
 
     def predict() -> float:
         what = r["what"].lower()

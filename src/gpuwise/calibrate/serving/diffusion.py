@@ -69,7 +69,8 @@ def read_table(folder: Path) -> dict[str, NDArray[Any]] | None:
         "width",
         "num_frames",
     )
-    return read_columns(folder / TABLE, {**text, **dict.fromkeys(numbers, "float")})
+    needed = {*numbers} - {"num_frames"}
+    return read_columns(folder / TABLE, {**text, **dict.fromkeys(numbers, "float")}, needed)
 
 
 def generations(c: dict[str, NDArray[Any]]) -> tuple[list[Generation | None], list[str]]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from gpuwise.calibrate.serving.load import COLUMNS, Figure, LoadRun, load_check,
 from gpuwise.calibrate.serving.recipes import PYTORCH, REQUESTS, USUAL_REQUESTS, recipe, throughput_test
 from gpuwise.calibrate.serving.rows import HYBRID, ServingRow, inferencex_rows, model_of, system_of
 from gpuwise.calibrate.serving.static_batches import read_static_batches
+from gpuwise.calibrate.tables import each
 from gpuwise.errors import GpuwiseError
 from gpuwise.predict.coefficients import load_json
 from gpuwise.serve.engines.engine import EngineConfig, version_number
@@ -54,8 +56,8 @@ _NUMBERS = (*COLUMNS, *(f"{m}_s" for m in _METRICS))
 def read_engine_runs(folder: Path) -> list[LoadRun]:
     """Every run of these engines under ``folder/serving``; those of vLLM's second engine are :func:`read_load_runs`'s."""
     here = folder / "serving/load"
-    runs = [_run(r) for name in _TABLES if (here / name).is_file() for r in records(here / name, _TEXT, _NUMBERS)]
-    return [*runs, *_sweeps(folder), *_first_tokens(folder)]
+    runs = [each(records(here / name, _TEXT, _NUMBERS), _run, name) for name in _TABLES if (here / name).is_file()]
+    return [*chain(*runs), *_sweeps(folder), *_first_tokens(folder)]
 
 
 def _run(r: dict[str, Any]) -> LoadRun:
@@ -150,7 +152,8 @@ def _sweeps(folder: Path) -> list[LoadRun]:
     text = ("kind", "engine_version", "model", "gpu", "parallel", "precision", "load", "notes")
     numbers = ("n_gpu", "tp", "pp", "isl", "osl", "qps", "output_tok_s", "ttft_ms", "itl_ms")
     rows = records(folder / "serving/measured.csv", text, numbers)
-    return [_sweep(r) for r in rows if r["kind"] in ("offline_max_throughput", "online_qps_sweep")]
+    swept = [r for r in rows if r["kind"] in ("offline_max_throughput", "online_qps_sweep")]
+    return each(swept, _sweep, "measured.csv")
 
 
 def _sweep(r: dict[str, Any]) -> LoadRun:
@@ -204,7 +207,8 @@ def _formats(precision: str, model: str) -> tuple[str, str | None]:
 def _first_tokens(folder: Path) -> list[LoadRun]:
     """Mean times to the first token of closed loops without think time."""
     rows = inferencex_rows(folder)
-    return [] if rows is None else [_first_token(row, ttft_s) for row, ttft_s in rows if math.isfinite(ttft_s)]
+    timed = [row for row in rows or () if math.isfinite(row[1])]
+    return each(timed, lambda row: _first_token(*row), "inferencex.csv")
 
 
 def _first_token(row: ServingRow, ttft_s: float) -> LoadRun:

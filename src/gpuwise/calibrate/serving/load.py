@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuwise.calibrate.serving.rows import HYBRID, model_of, system_of
-from gpuwise.calibrate.tables import read_columns
+from gpuwise.calibrate.tables import each, read_columns
 from gpuwise.errors import GpuwiseError
 from gpuwise.facts.hardware.systems import System
 from gpuwise.facts.models.architecture import Architecture
@@ -176,7 +176,11 @@ def _joined(folder: Path) -> list[LoadRun]:
     by_name: dict[str, list[dict[str, Any]]] = {}
     for r in rows:
         by_name.setdefault(r["experiment"], []).append(r)
-    return [_experiment(name, mine, [x for x in loads if x["experiment"] == name]) for name, mine in by_name.items()]
+
+    def run(name: str) -> LoadRun:
+        return _experiment(name, by_name[name], [x for x in loads if x["experiment"] == name])
+
+    return each(by_name, run, "vllm_runs.csv")
 
 
 def _experiment(name: str, rows: list[dict[str, Any]], loads: list[dict[str, Any]]) -> LoadRun:
@@ -283,10 +287,10 @@ def _residency(here: Path) -> list[LoadRun]:
         here / "blis_residency_requests.parquet",
         {"run": "str", "server_input_tokens": "float", "output_tokens": "float", "arrival_time_us": "float"},
     )
-    runs: list[LoadRun] = []
-    for r in rows:
-        if sent is None:
-            break
+    if sent is None:
+        return []
+
+    def run(r: dict[str, Any]) -> LoadRun:
         name = r["url_path"].split(":results/")[1].strip("/")
         mine = sent["run"] == name
         if not mine.any():
@@ -296,8 +300,7 @@ def _residency(here: Path) -> list[LoadRun]:
                 np.full(n, round(r["input_len_mean"]), np.int64),
                 np.full(n, int(r["output_len_mean"]), np.int64),
             )
-            runs.append(_base(r, "residency", _figures(r), requests))
-            continue
+            return _base(r, "residency", _figures(r), requests)
         order = np.argsort(sent["arrival_time_us"][mine], kind="stable")
         arrival = sent["arrival_time_us"][mine][order] * 1e-6
         requests = Requests(
@@ -305,8 +308,9 @@ def _residency(here: Path) -> list[LoadRun]:
             sent["server_input_tokens"][mine][order].astype(np.int64),
             sent["output_tokens"][mine][order].astype(np.int64),
         )
-        runs.append(_base(r, "residency", _figures(r), requests))
-    return runs
+        return _base(r, "residency", _figures(r), requests)
+
+    return each(rows, run, "blis_residency_vllm.csv")
 
 
 def _training(here: Path) -> list[LoadRun]:
@@ -316,14 +320,14 @@ def _training(here: Path) -> list[LoadRun]:
         here / "blis_training_requests.parquet",
         {"experiment": "str", "index": "float", "arrival_time_us": "float", "input_tokens": "float", "has_error": "str"},
     )
-    runs: list[LoadRun] = []
     if sent is None:
-        return runs
-    names = sorted(set(sent["experiment"].tolist()))
-    for name in names:
-        mine = [r for r in rows if f"{name}/" in r["url_path"] or name in r["url_path"]]
-        if not mine:
-            continue
+        return []
+
+    def rows_of(name: str) -> list[dict[str, Any]]:
+        return [r for r in rows if f"{name}/" in r["url_path"] or name in r["url_path"]]
+
+    def run(name: str) -> LoadRun:
+        mine = rows_of(name)
         stages = sorted((r for r in mine if "stage_" in r["url_path"]), key=lambda r: r["url_path"])
         keep = (sent["experiment"] == name) & (sent["has_error"] != "True")
         order = np.argsort(sent["arrival_time_us"][keep], kind="stable")
@@ -342,18 +346,18 @@ def _training(here: Path) -> list[LoadRun]:
             np.full(n, int(r["output_len_mean"]), np.int64),
             (sent["index"][keep][order] % DISTINCT_PROMPTS).astype(np.int64),
         )
-        run = _base(r, "BLIS training", tuple(figures), requests)
-        if any(s["failed"] > 0 for s in stages):
-            run = replace(run, reason="the client gave requests up")
-        runs.append(run)
-    return runs
+        made = _base(r, "BLIS training", tuple(figures), requests)
+        return replace(made, reason="the client gave requests up") if any(s["failed"] > 0 for s in stages) else made
+
+    names = [name for name in sorted(set(sent["experiment"].tolist())) if rows_of(name)]
+    return each(names, run, "blis_training_vllm.csv")
 
 
 def _kubecon(here: Path) -> list[LoadRun]:
     """vLLM 0.11 at seven rates a setting; prompts in turn, at most 440 in flight."""
     rows = records(here / "inference_perf_kubecon.csv", _TEXT, _NUMBERS)
-    runs: list[LoadRun] = []
-    for r in rows:
+
+    def run(r: dict[str, Any]) -> LoadRun:
         n = int(r["n_requests"])
         requests = Requests(
             poisson(n, r["request_rate"], 0),
@@ -361,9 +365,10 @@ def _kubecon(here: Path) -> list[LoadRun]:
             np.full(n, int(r["output_len_mean"]), np.int64),
             _in_turn(n),
         )
-        run = _base(r, "kubecon", _figures(r), requests)
-        runs.append(replace(run, settings=replace(run.settings, max_model_len=512)))
-    return runs
+        made = _base(r, "kubecon", _figures(r), requests)
+        return replace(made, settings=replace(made.settings, max_model_len=512))
+
+    return each(rows, run, "inference_perf_kubecon.csv")
 
 
 def _bench(here: Path) -> list[LoadRun]:
@@ -372,12 +377,12 @@ def _bench(here: Path) -> list[LoadRun]:
     sent = records(
         here / "llmservingsim_bench_requests.csv", ("run",), ("input_toks", "output_toks", "arrival_s", "ttft_s", "e2e_s")
     )
-    runs: list[LoadRun] = []
-    for r in rows:
+
+    def run(r: dict[str, Any]) -> LoadRun:
         name = r["url_path"].split("bench/examples/")[1].removesuffix("/vllm")
         mine = sorted((s for s in sent if s["run"] == name), key=lambda s: s["arrival_s"])
         if not mine:
-            continue
+            raise KeyError(f"no requests of {name}")
         arrival = np.array([s["arrival_s"] for s in mine])
         requests = Requests(
             arrival - arrival.min(),
@@ -390,5 +395,6 @@ def _bench(here: Path) -> list[LoadRun]:
             Figure("tpot_mean", float(tpot)),
             Figure("e2e_mean", float(np.mean([s["e2e_s"] for s in mine]))),
         )
-        runs.append(replace(_base(r, "LLMServingSim bench", figures, requests), behind_http=False))
-    return runs
+        return replace(_base(r, "LLMServingSim bench", figures, requests), behind_http=False)
+
+    return each(rows, run, "llmservingsim_bench_vllm.csv")

@@ -11,7 +11,7 @@ import numpy as np
 
 from gpuwise.calibrate.scores import Scores
 from gpuwise.calibrate.serving.rows import model_of, system_of
-from gpuwise.calibrate.tables import read_columns
+from gpuwise.calibrate.tables import each, read_columns
 from gpuwise.errors import GpuwiseError
 from gpuwise.facts.hardware.systems import System
 from gpuwise.facts.models.architecture import Architecture
@@ -64,7 +64,8 @@ def read_pool_rows(folder: Path) -> list[PoolRow] | None:
     if columns is None:
         return None
     names = list(columns)
-    return [_row(dict(zip(names, values, strict=True))) for values in zip(*columns.values(), strict=True)]
+    rows = [dict(zip(names, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+    return each(rows, _row, "vllm_memory_h100.csv")
 
 
 def _row(r: dict[str, Any]) -> PoolRow:

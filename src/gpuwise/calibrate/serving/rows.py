@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from gpuwise.calibrate.tables import read_columns
+from gpuwise.calibrate.tables import each, read_columns
 from gpuwise.errors import GpuwiseError
 from gpuwise.facts.hardware.systems import System
 from gpuwise.facts.models.architecture import Architecture
@@ -92,7 +92,7 @@ def _records(folder: Path, name: str, text: tuple[str, ...], numbers: tuple[str,
 def _measured(folder: Path) -> list[ServingRow] | None:
     records = _records(folder, "serving/measured.csv", _MEASURED_TEXT, _MEASURED_NUMBERS)
     loads = ("offline_max_throughput", "online_qps_sweep")  # replayed: see engine_loads
-    return None if records is None else [_measured_row(r) for r in records if r["kind"] not in loads]
+    return None if records is None else each([r for r in records if r["kind"] not in loads], _measured_row, "measured.csv")
 
 
 def _measured_row(r: dict[str, Any]) -> ServingRow:
@@ -163,13 +163,15 @@ def _inferencex(folder: Path) -> list[ServingRow] | None:
     records = _records(folder, "serving/inferencex.csv", _INFERENCEX_TEXT, _INFERENCEX_NUMBERS)
     if records is None:
         return None
-    return [_inferencex_row(r) for r in records]
+    return each(records, _inferencex_row, "inferencex.csv")
 
 
 def inferencex_rows(folder: Path) -> list[tuple[ServingRow, float]] | None:
     """Rows of InferenceX's closed loops, each with its mean time to the first token; None where there is no table."""
     records = _records(folder, "serving/inferencex.csv", _INFERENCEX_TEXT, _INFERENCEX_NUMBERS)
-    return None if records is None else [(_inferencex_row(r), r["silicon_ttft_ms"] * MILLI) for r in records]
+    if records is None:
+        return None
+    return each(records, lambda r: (_inferencex_row(r), r["silicon_ttft_ms"] * MILLI), "inferencex.csv")
 
 
 def _inferencex_row(r: dict[str, Any]) -> ServingRow:

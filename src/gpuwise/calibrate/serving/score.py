@@ -77,7 +77,7 @@ def _score_engines(folder: Path, all_check: bool) -> Scores | None:
         measured=measured,
         predicted=predicted,
         log_sigma=sigma,
-        baseline=roofline_baseline(rows, measured, ~np.array(check)),
+        baseline=roofline_baseline(rows, measured, ~np.array(check, dtype=bool)),
         reason=[r.reason or reasons.get(i, "") for i, r in enumerate(rows)],
     )
 

@@ -16,6 +16,7 @@ import numpy as np
 
 from gpuwise.calibrate.serving.load import Figure, LoadRun, records
 from gpuwise.calibrate.serving.rows import model_of, system_of
+from gpuwise.calibrate.tables import each
 from gpuwise.errors import GpuwiseError
 from gpuwise.serve.engines.engine import EngineConfig
 from gpuwise.serve.engines.settings import GREEDY, Settings
@@ -35,7 +36,8 @@ _NUMBERS = ("tp", "concurrency", "input_len_mean", "output_len_mean", "e2e_mean_
 def read_static_batches(folder: Path) -> list[LoadRun]:
     """Those of ``folder/serving/load/argonne_offline.csv`` that are replayed."""
     rows = records(folder / "serving/load/argonne_offline.csv", _TEXT, _NUMBERS)
-    runs = [_run(r) for r in rows if r["engine"] in ENGINES and r["gpu"] in GPUS and r["e2e_mean_s"] > 0 and _in_sample(r)]
+    rows = [r for r in rows if r["engine"] in ENGINES and r["gpu"] in GPUS and r["e2e_mean_s"] > 0 and _in_sample(r)]
+    runs = each(rows, _run, "argonne_offline.csv")
     return [r for r in runs if r is not None]
 
 

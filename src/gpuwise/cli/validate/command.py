@@ -79,17 +79,22 @@ def validate(
         from gpuwise.cli.validate.local import validate_local
 
         return validate_local(only, minutes, None if record is None else Path(record), shown, json=json)
+    from gpuwise.calibrate.tables import leaving_out
     from gpuwise.calibrate.validation import validate as score
 
-    results = score(_folder(data), _families(family), all_check=all_check)
+    with leaving_out() as skipped:
+        results = score(_folder(data), _families(family), all_check=all_check)
+    skipped = list(dict.fromkeys(skipped))
     if not results and data is not None:
         from gpuwise.errors import InputError
 
+        if skipped:
+            raise InputError(f"no row of {str(data)!r} can be scored: {skipped[0]}", hint="complete its cells")
         what = "a known family" if family is None else f"the family {family}"
         raise InputError(f"--data: {str(data)!r} contains no table of {what}", hint=f"give the folder that contains {TABLES}")
     from gpuwise.report.answers.scores import scores_answer
 
-    document = {"results": [r.as_dict() for r in results]}
+    document = {"results": [r.as_dict() for r in results], "skipped": skipped}
     report(document, lambda made: scores_answer(made, summary=summary), shown, json=json)
     return 0
 

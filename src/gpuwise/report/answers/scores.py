@@ -48,6 +48,8 @@ def scores_answer(document: Mapping[str, Any], *, summary: bool = False) -> Answ
     reasons = [
         (f"{r['family'].text}, {r['source'].text}: {reason}: ", n) for r in sources for reason, n in r["unpredicted"].items()
     ]
+    skipped = [line.text for line in At(document)["skipped"]]
+    why: list[Phrase] = [*reasons, *skipped]
     blocks: list[Block] = [_scores(ordered, TITLES["sources"])]
     return Answer(
         "validate",
@@ -58,9 +60,10 @@ def scores_answer(document: Mapping[str, Any], *, summary: bool = False) -> Answ
         [
             Section("sources", TITLES["sources"], blocks, first=True),
             *([Section("gpus", TITLES["gpus"], [_scores(gpus, TITLES["gpus"])])] if gpus and not summary else []),
-            *([Section("left-out", TITLES["left-out"], [Notes(reasons)])] if reasons else []),
+            *([Section("left-out", TITLES["left-out"], [Notes(why)])] if why else []),
         ],
         Command("On the GPU of this machine", ["gpuwise", "validate", "--local"]),
+        warnings=[f"{len(skipped):,} rows cannot be read and are left out (--left-out)"] if skipped else [],
         assumed=MEANING,
     )
 
