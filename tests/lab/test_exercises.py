@@ -126,11 +126,12 @@ def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
 
     assert said("11", "32")[0] == 0
     code, out = said("11", "128")
-    assert code == 1 and "too high, by a factor of 4" in out
-    assert "hint 2: 32 layers" in said("11", "--hint", "2")[1] and "hint 3: " not in said("11", "--hint", "2")[1]
+    assert code == 1 and "Too high, by a factor of 4" in out
+    hints = said("11", "--hint", "2")[1].partition("Hints")[2]
+    assert "- 32 layers" in hints and hints.count("  - ") == 2 and "gpuwise lab exercise 11 --hint 3" in hints
     assert "131,072 bytes" in said("11", "--solution")[1]
     code, out = said("2", "579")
-    assert code == 1 and "too low, by little" in out
+    assert code == 1 and "Too low, by little" in out
 
 
 @pytest.mark.parametrize("words", [["17"], ["0"], ["11", "-3"], ["11", "nan"], ["11", "--hint", "9"], ["11", "many"]])
