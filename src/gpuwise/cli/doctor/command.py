@@ -78,15 +78,15 @@ def doctor(
 
 
 def _look(gpus: int | None, python: str | None, limit_s: float | None, frameworks: bool) -> Diagnosis:
-    import sys
+    from contextlib import nullcontext
 
+    from gpuwise.cli.progress import progress
     from gpuwise.machine.doctor.probes.frameworks import LIMIT_S
     from gpuwise.machine.doctor.probes.machine import probe
     from gpuwise.machine.doctor.report import diagnose
 
-    if frameworks and sys.stderr.isatty():
-        sys.stderr.write("asking the frameworks (--no-frameworks does not) ...\n")
-    return diagnose(probe(python=python, frameworks=frameworks, limit_s=limit_s or LIMIT_S, wanted_gpus=gpus))
+    with progress("asking the frameworks (--no-frameworks does not)") if frameworks else nullcontext():
+        return diagnose(probe(python=python, frameworks=frameworks, limit_s=limit_s or LIMIT_S, wanted_gpus=gpus))
 
 
 def _write(diagnosis: Diagnosis, fix_plan: str | None, dockerfile: str | None, compose: str | None) -> bool:

@@ -188,7 +188,10 @@ def pick(
         _only(work, (), purpose)
         refuse(("deadline",) if within.deadline else (), "means nothing for --for learn without a model")
         return _learn(limits, terms, today, top, guess, shown, json=json)
-    ranking = answer(job_of(purpose, model, work, within), limits, today=today, terms=terms, top=top)
+    from gpuwise.cli.progress import progress
+
+    with progress("ranking the GPUs"):
+        ranking = answer(job_of(purpose, model, work, within), limits, today=today, terms=terms, top=top)
     from gpuwise.pick.document import pick_document
 
     _show(pick_document(ranking), guess, shown, json=json)
@@ -331,9 +334,11 @@ def _show(document: dict[str, Any], guess: str, shown: Shown | None, *, json: bo
 
 
 def _learn(limits: Any, terms: Any, today: Any, top: int, guess: str, shown: Shown | None, *, json: bool) -> int:
+    from gpuwise.cli.progress import progress
     from gpuwise.pick.learning import learn, learning_document
 
-    learning = learn(limits, today=today, terms=terms, top=top)
+    with progress("ranking the GPUs"):
+        learning = learn(limits, today=today, terms=terms, top=top)
     _show(learning_document(learning), guess, shown, json=json)
     return 0 if learning.ranked else 1
 

@@ -65,7 +65,9 @@ def find_remedies(
     """Try every change that may save memory on the step; ``tell`` receives the name of each before its capture."""
     trial = Trial(source, accelerator, capture, sites, base, batch, seq, conf, compiled, tell)
     remedies: list[StepRemedy] = []
-    for changes in memory_changes(capture, sites, accelerator, conf):
+    listed = list(memory_changes(capture, sites, accelerator, conf))
+    trial.of = len(listed)
+    for changes in listed:
         _keep(remedies, trial.tried(changes), accelerator)
     for changes in _micro_batches(batch, base):
         remedy = trial.tried(changes)

@@ -38,7 +38,9 @@ def find_speedups(
     if base.step_time_s is None:
         return (), 0
     trial = Trial(source, accelerator, capture, sites, base, batch, seq, conf, compiled, tell)
-    remedies = [r for changes in speed_changes(capture, sites, accelerator, compiled) if (r := trial.tried(changes)) is not None]
+    listed = list(speed_changes(capture, sites, accelerator, compiled))
+    trial.of = len(listed)
+    remedies = [r for changes in listed if (r := trial.tried(changes)) is not None]
     remedies += _larger(trial)
     worth = (r for r in remedies if r.slower is not None and r.slower < -WORTH_SPEED and (r.fits or not base.fits))
     return tuple(sorted(worth, key=lambda r: r.slower or 0.0)), trial.captures

@@ -33,6 +33,8 @@ class Trial:
     compiled: bool | None
     tell: Callable[[str], None]
     captures: int = 0
+    of: int = 0
+    """Captures to come, as far as is known."""
     failed: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
 
     def tried(self, changes: tuple[Change, ...]) -> StepRemedy | None:
@@ -74,8 +76,8 @@ class Trial:
             estimate = estimate if compiled != self.compiled else replace(estimate, time=self.base.time)
             return self.capture, self._of_one_rank(self.capture, estimate, by_effect, conf)
         batch = int(str(sizes[0].argument)) if sizes else None if self.source.is_script else self.batch
-        self.tell(self.name(changes))
         self.captures += 1
+        self.tell((f"[{self.captures}/{self.of}] " if self.captures <= self.of else "") + self.name(changes))
         capture, sites = self.source.captured(
             self.accelerator, None if batch is None else batch // parts, self.seq, tuple(captured_changes), parts
         )

@@ -191,10 +191,10 @@ def search(
     behind: list[RunnerUp] = []
     rank = _Rank(cluster, demand, fewer=not refine)
 
-    def look(configuration: Configuration) -> Limit | None:
+    def look(configuration: Configuration, count: str = "") -> Limit | None:
         """The configuration's limit; None where it cannot be simulated, or is not better than the best."""
         nonlocal rank
-        progress(configuration.words)
+        progress(count + configuration.words)
         to_beat = rank.needed_per_s(configuration)
         try:
             kept = keeps(configuration, load, to_beat, targets, n) if to_beat else None
@@ -226,14 +226,15 @@ def search(
         errors.append(_too_few(cluster, wanted))
     every = [c for c in able if c.ranks <= most_ranks]
     bounds = [(most_rate(c, load, n), c) for c in (every if refine else _narrow(every))]
-    for bound, configuration in sorted(bounds, key=lambda b: rank.at_best(b[1].ranks, b[0], most)):
+    ordered = sorted(bounds, key=lambda b: rank.at_best(b[1].ranks, b[0], most))
+    for i, (bound, configuration) in enumerate(ordered, 1):
         limit = None
         if bound >= rank.needed_per_s(configuration):
             over = 0.0 if refine or bound == math.inf else first_token_ratio(configuration, load, targets, n)
             if over > SLACK:
                 late.append((over, configuration))
                 continue
-            limit = look(configuration)
+            limit = look(configuration, f"[{i}/{len(ordered)}] ")
         found += [] if limit is None else [limit]
         if limit is None and refine and bound < math.inf:
             behind.append(RunnerUp(configuration, bound, min(rank.needed_per_s(configuration), bound) / 2.0))

@@ -110,7 +110,7 @@ def run(
             if end is not None and time.monotonic() > end:
                 progress(f"time is up: {len(cases) - len(results)} cases left")
                 break
-            progress(case.key)
+            progress(f"[{len(results) + 1}/{len(cases)}] {case.key}")
             result = LocalResult(case.key, predicted, _in_a_process("measure", case, machine))
             _append(out, {"case": case.key, "predicted": result.predicted, "measured": result.measured, "at": _now()})
             results[case.key] = result
