@@ -127,4 +127,6 @@ def around(expected: float | None, values: Floats, most: float) -> Estimate | No
     if expected is None:
         return None
     low, _, high = np.quantile(np.where(np.isfinite(values), values, most), BAND)
-    return Estimate(min(float(low), expected), expected, max(min(float(high), most), expected), "derived")
+    ends = (min(float(low), expected), max(min(float(high), most), expected))
+    first, last = ends if ends[1] - ends[0] > 2 * EXACT * most else (expected, expected)
+    return Estimate(first, expected, last, "derived")
