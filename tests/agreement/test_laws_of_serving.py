@@ -1,0 +1,69 @@
+"""Laws within and between answers of ``capacity``."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+
+import pytest
+from tests.agreement.questions import Words, answer, answers, capacity, seeds
+
+from gpuwise.cli.called import Asked
+from gpuwise.units import HOUR_S, MEGA
+
+EACH = 2
+"""Questions of a seed."""
+
+
+def served(seed: int) -> Iterator[tuple[Words, Asked]]:
+    """Questions with something that serves them."""
+    yield from ((words, asked) for words, asked in answers(random.Random(seed), capacity, EACH) if asked.document.get("served"))
+
+
+@pytest.mark.parametrize("seed", seeds(1, 40))
+def test_rates_are_stable_up_to_the_knee_and_percentiles_are_ordered(seed: int) -> None:
+    for words, asked in served(seed):
+        s = asked["served"]
+        knee = s["knee_requests_per_s_of_a_copy"]
+        assert s["requests_per_s_of_a_copy"]["expected"] <= knee * 1.001, words
+        assert all(p["saturated"] or p["requests_per_s"] <= knee * 1.001 for p in s["curve"]), words
+        for point in (s["at_limit"], s["at_load"], *s["curve"]):
+            for metric in () if point is None else point["latency_s"].values():
+                if metric and metric["p50"] is not None:
+                    assert metric["p50"] <= metric["p90"] <= metric["p95"] <= metric["p99"], words
+        assert s["at_limit"] is None or all(target["met"] for target in s["at_limit"]["targets"]), words
+
+
+def rent_of_tokens(asked: Asked) -> float:
+    """Price of a million tokens times those written in an hour, over the rent of an hour."""
+    fleet, written = asked["served"]["fleet"], asked["workload"]["output_tokens"]
+    million = fleet["usd_per_million_output_tokens"]["expected"]
+    return million / MEGA * fleet["requests_per_s"] * written * HOUR_S / fleet["usd_per_hour"]
+
+
+@pytest.mark.parametrize("seed", seeds(1, 40))
+def test_the_price_of_a_million_tokens_times_the_tokens_is_the_rent(seed: int) -> None:
+    for words, asked in served(seed):
+        if asked["served"]["fleet"]["usd_per_hour"] and "agent" not in words:
+            assert rent_of_tokens(asked) == pytest.approx(1.0, rel=0.02), words
+
+
+@pytest.mark.slow
+@pytest.mark.xfail(
+    reason="an agent's answers are counted in its first 1,000 requests, the price in all that are simulated: 0.92 to 0.94"
+)
+def test_so_it_is_for_agents() -> None:
+    asked = answer(("capacity", "llama-3.1-8b", "--on", "L40S", "--rate", "2/s", "--workload", "agent", "--quick"))
+    assert isinstance(asked, Asked)
+    assert rent_of_tokens(asked) == pytest.approx(1.0, rel=0.02)
+
+
+@pytest.mark.parametrize("seed", seeds(1, 40))
+def test_more_users_never_need_fewer_accelerators(seed: int) -> None:
+    for words, asked in served(seed):
+        if "--users" in words:
+            i = words.index("--users") + 1
+            more = answer((*words[:i], str(int(1.5 * int(words[i]))), *words[i + 1 :]))
+            if isinstance(more, Asked) and more.document.get("served"):
+                needed = (a["served"]["fleet"]["accelerators_peak"] for a in (asked, more))
+                assert next(needed) <= next(needed), words
