@@ -398,6 +398,7 @@ PAGES = (
             ("Which GPU for $1,000 to run Qwen3 30B-A3B?", "/choose?for=infer&model=qwen3-30b-a3b&budget=1000"),
             ("How long does it take to train Llama 3.1 8B on 8 H100?", "/plan?model=llama-3.1-8b&on=8xH100-SXM&tokens=15B"),
             ("What do 200 people who chat with it need?", "/serve?model=llama-3.1-8b&users=200"),
+            ("Is my machine ready, and why is it slow?", "/machine"),
         ),
     ),
     Page("plan", "Plan", "Which layout, how long, how much, to train this?", ("plan",)),

@@ -40,6 +40,38 @@ def differences(strategy: At, other: At) -> dict[str, str] | None:
     return {k: v for k, v in now.items() if was.get(k) != v} if set(was) <= set(now) else None
 
 
+SPLIT = {
+    "none": "batch",
+    "zero1": "batch and optimizer",
+    "zero2": "batch, gradients and optimizer",
+    "zero3": "batch, weights, gradients and optimizer",
+    "hybrid": "batch, and within a group weights, gradients and optimizer,",
+}
+"""What data parallelism of each sharding splits over the GPUs."""
+OTHERS = (
+    ("tp", "each layer over {} GPUs (tp)"),
+    ("pp", "the layers over {} stages (pp)"),
+    ("cp", "each sequence over {} GPUs (cp)"),
+    ("ep", "the experts over {} GPUs (ep)"),
+)
+
+
+def plain_words(s: At) -> str:
+    """A strategy for people who do not know its terms, each beside what it means."""
+    sharding, dp = str(s["sharding"].value), int(s["dp"].value)
+    term = "dp" if sharding == "none" else f"dp, {sharding}"
+    split = [f"{SPLIT[sharding]} split over {dp} GPUs ({term})"] if dp > 1 else []
+    split += [words.format(s[n].value) for n, words in OTHERS if (s[n].value or 1) > 1]
+    each, times = s["micro_batch"].value, s["accumulation"].value
+    parts = [
+        *(split or ["one GPU"]),
+        f"{each} sequence{'s' if each != 1 else ''} at a time (micro-batch), {times} times a step",
+        *([f"{s['recompute'].value} recompute of activations"] if s["recompute"].value != "none" else []),
+        *_rest(s),
+    ]
+    return ", ".join(parts) + f"; {s['stack'].value}"
+
+
 def layout_words(s: At) -> str:
     """A strategy in a line."""
     degrees = [f"{n} {s[n].value}" for n in ("dp", "tp", "pp", "cp", "ep") if (s[n].value or 1) > 1]
@@ -48,13 +80,17 @@ def layout_words(s: At) -> str:
         f"micro-batch {s['micro_batch'].value} x {s['accumulation'].value}",
         f"{s['sharding'].value} sharding" if s["sharding"].value != "none" else "no sharding",
         f"{s['recompute'].value} recompute" if s["recompute"].value != "none" else "no recompute",
-        str(s["precision"].value),
-        str(s["optimizer"].value),
+        *_rest(s),
     ]
+    return ", ".join(parts) + f"; {s['stack'].value}"
+
+
+def _rest(s: At) -> list[str]:
+    """What both have: formats, optimizer, adapters, what is in host memory."""
+    parts = [str(s["precision"].value), str(s["optimizer"].value)]
     parts += [f"{'QLoRA' if s['quantized_base'].value else 'LoRA'} rank {s['lora_rank'].value}"] if s["lora_rank"].value else []
     states = offloaded_states(
         str(s["stack"].value), s["dp"].value * s["cp"].value, parameters=bool(s["offload_parameters"].value)
     )
     held = ((states, "offload_optimizer"), ("activations", "offload_activations"))
-    parts += [f"{words} in host memory" for words, name in held if s[name].value]
-    return ", ".join(parts) + f"; {s['stack'].value}"
+    return parts + [f"{words} in host memory" for words, name in held if s[name].value]

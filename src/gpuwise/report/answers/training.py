@@ -32,7 +32,7 @@ from gpuwise.report.answers.answer import (
 )
 from gpuwise.report.answers.drawings import Dot, Part, around
 from gpuwise.report.answers.parts import PARTS
-from gpuwise.report.answers.strategy import differences, layout_words, option_query
+from gpuwise.report.answers.strategy import differences, layout_words, option_query, plain_words
 from gpuwise.report.answers.values import BASIS, At
 from gpuwise.units import GIGA, format_bytes, format_count, format_duration
 from gpuwise.workload.adapters import DEFAULT_TARGETS, targets_text
@@ -60,7 +60,7 @@ def fit_answer(document: Mapping[str, Any]) -> Answer:
         "fit",
         f"{d['model']['name'].text} {verb} on {d['cluster']['label'].text} to train {trains}{odds}{_unless(d)}",
         state,
-        (d["model"]["parameters"], " parameters; ", layout_words(d["strategy"]), "; ", d["seq_len"], " tokens a sequence"),
+        (d["model"]["parameters"], " parameters; ", plain_words(d["strategy"]), "; ", d["seq_len"], " tokens a sequence"),
         _fitting(d) if fits else _missing(d),
         [
             *([] if ways is None else [Section("ways", _title(d), [ways], first=True)]),
@@ -352,7 +352,7 @@ def _planned(d: At, best: At) -> Answer:
         (
             _size(d["model"]),
             "; ",
-            layout_words(best["strategy"]),
+            plain_words(best["strategy"]),
             "; ",
             goal["global_batch"],
             " x ",

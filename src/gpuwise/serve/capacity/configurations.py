@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
@@ -40,6 +41,9 @@ SLOW_LINKS = ("pcie", "single")
 """Topologies of hosts whose all-reduces are slow enough for stages to be worth trying."""
 USUAL_BITS = (16, 8)
 """8-bit weights answer like 16-bit ones (Kurtic et al., arXiv 2411.02355); narrower ones are a change of the model."""
+
+WEIGHT_ONLY = re.compile(r"int(\d)_wo$")
+"""Formats of weights alone: the products are of 16 bits."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +104,9 @@ class Configuration:
         """``TP 4, fp8 weights, 2,048 tokens a step``: description of the settings that differ from the engine's defaults."""
         c, s = self.config, self.settings
         parts = [self.split] if self.split else []
-        parts.append(f"{c.weights} weights" if c.expert_weights is None else f"{c.expert_weights} experts")
+        width = WEIGHT_ONLY.match(c.weights)
+        weights = f"{width[1]}-bit weights ({c.weights})" if width else f"{c.weights} weights"
+        parts.append(weights if c.expert_weights is None else f"{c.expert_weights} experts")
         if c.kv_dtype != "bf16":
             parts.append(f"{c.kv_dtype} cache")
         if s.max_num_batched_tokens is not None:
