@@ -56,7 +56,6 @@ LLAMA = "llama-3.1-8b --on h100"
         ("fit t.py:make_step --on h100 --year 2022", "--year is for models of the catalogue"),
         ("plan t.py:make_step --on h100 --etp 2", "--etp is for models of the catalogue"),
         ("prices --template --spot", "--spot is of prices to show"),
-        ("prices h100 --history --all", "--all applies to current offers"),
         ("doctor --no-frameworks --fix-plan nan", "'nan' is not the name of a file"),
         ("doctor --no-frameworks --fix-plan --notes", "'--notes' is not the name of a file"),
         ("doctor --no-frameworks --limit 3s", "--limit is for starting the frameworks"),

@@ -55,8 +55,8 @@ def test_answers_of_the_library_print_as_a_screen() -> None:
 def test_a_list_is_a_document(capsys: pytest.CaptureFixture[str]) -> None:
     asked = gpuwise.ask("gpus", "4090")
     assert asked["accelerators"][0]["id"] == "rtx-4090"
-    prices = gpuwise.ask("prices", "h100")
-    assert prices["offers"] and len(repr(prices)) < 200 and prices._repr_html_() is None
+    words = gpuwise.ask("explain")
+    assert words["groups"] and len(repr(words)) < 200 and words._repr_html_() is None
     assert capsys.readouterr().out == ""
 
 
@@ -88,7 +88,7 @@ def test_packages_of_a_command_stay_packages() -> None:
         (lambda: gpuwise.fit("gpt2", "4090", "train", seq=-4), InputError, "--seq"),
         (lambda: gpuwise.capacity("gpt2", ""), InputError, "--on"),
         (lambda: gpuwise.fit(3, "4090"), InputError, "model is 3"),  # pyright: ignore
-        (lambda: gpuwise.ask("prices", "h100").answer, InputError, "document alone"),
+        (lambda: gpuwise.ask("explain").answer, InputError, "document alone"),
         (lambda: gpuwise.ask("--version"), InputError, "no document"),
     ],
 )

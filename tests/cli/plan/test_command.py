@@ -127,7 +127,7 @@ def test_experts_over_tensor_ranks_are_offered_where_whole_ones_do_not_fit(gpuwi
 def test_a_reader_that_leaves_early_is_no_error() -> None:
     script = f"{sys.executable} -c 'from gpuwise.cli import main; main()' gpus | head -1"
     done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, env={**os.environ, "COLUMNS": "80"})
-    assert "Traceback" not in done.stderr and done.stdout.endswith("accelerators\n")
+    assert "Traceback" not in done.stderr and done.stdout.endswith("with a rental price\n")
 
 
 def test_the_headline_says_of_which_peak(gpuwise: Callable[..., Any]) -> None:

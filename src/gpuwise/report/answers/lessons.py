@@ -27,6 +27,7 @@ from gpuwise.report.answers.values import At, sentences
 from gpuwise.text import capital
 from gpuwise.units import format_bytes, format_duration, format_rate
 
+WHAT = "What there is"
 OCCUPANCY, SIMULATE = PARTS["lab occupancy"], PARTS["lab simulate"]
 LETTERS = {
     "memory latency": ".",
@@ -50,7 +51,7 @@ def lab_answer(document: Mapping[str, Any]) -> Answer:
     return Answer(
         "lab",
         "Learn how a GPU runs a kernel: four commands, and an exercise for each lesson",
-        parts=[Section("commands", PARTS["lab"]["commands"], [Table(PARTS["lab"]["commands"], columns, rows)], first=True)],
+        parts=[Section("commands", WHAT, [Table(WHAT, columns, rows)], first=True)],
         next=Command("Begin with the exercises", ["gpuwise", "lab", "exercise"]),
     )
 

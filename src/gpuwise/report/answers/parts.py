@@ -109,9 +109,6 @@ PARTS: Mapping[str, Mapping[str, str]] = {
         "files": "The files",
         "notes": "Before it starts",
     },
-    "lab": {
-        "commands": "What there is",
-    },
     "lab occupancy": {
         "limits": "Limits",
         "changes": "What to change",
