@@ -81,8 +81,9 @@ def shell_lines(words: Iterable[str], width: int) -> list[str]:
 
 
 def capital(text: str) -> str:
-    """``text`` with its first letter as a capital one; a name that has capitals of its own (vLLM) as it is."""
-    return text if any(c.isupper() for c in text.split(" ", 1)[0]) else text[:1].upper() + text[1:]
+    """``text`` with its first letter as a capital one; what is no plain word (vLLM, llama.cpp, my/data) as it is."""
+    first = text.split(" ", 1)[0].rstrip(",.:;!?")
+    return text[:1].upper() + text[1:] if first.islower() and first.replace("-", "").replace("'", "").isalpha() else text
 
 
 def escape(text: str) -> str:

@@ -93,7 +93,8 @@ def test_files_are_written_and_their_script_is_a_shell_script(tmp_path: Path, ca
     ]
     assert run([*words, "--data", "my/data"]) == 0
     shown = capsys.readouterr().out
-    assert "train.sh" in shown and f"cd {tmp_path / 'x'} " in shown
+    pasted = " ".join(shown.replace("\\\n", " ").split())
+    assert "train.sh" in shown and f"cd {tmp_path / 'x'} && accelerate launch --config_file accelerate.yaml train.py" in pasted
     subprocess.run(["bash", "-n", tmp_path / "x" / "train.sh"], check=True)
     assert 'DATA = "my/data"' in (tmp_path / "x" / "train.py").read_text()
     assert run(words) == 2 and "already exists" in capsys.readouterr().err

@@ -77,15 +77,15 @@ def test_the_newest_value_stands_beside_what_is_expected(asked: Callable[..., An
     assert row["verdict"] == "low" and row["expected"]["low"] < row["expected"]["expected"] < row["expected"]["high"]
     body = view("history", made)
     seen = read(body)
-    assert "300\u00a0TFLOP/s" in body and "low" in body and "years" not in body and not seen.active
+    assert "300 TFLOP/s" in body and "low" in body and "years" not in body and not seen.active
     assert all(float(v) == at(made, p) for p, v in seen.numbers.items())
-    assert "300\u00a0TFLOP/s" in export("history", "html", made, "gpuwise bench --history")
+    assert "300 TFLOP/s" in export("history", "html", made, "gpuwise bench --history")
 
 
 def test_a_failed_one_and_an_unknown_card_are_said(asked: Callable[..., Any]) -> None:
     made = asked([record(0, None), record(0, 1e14, device="GPU-2", accelerator=None)], "bench", "--history")
     body = view("history", made)
-    assert "failed: out of memory" in body and "unknown GPU" in body
+    assert ">failed<" in body and "out of memory" in body and "unknown GPU" in body
 
 
 def test_every_case_is_found_again_by_its_record() -> None:

@@ -12,9 +12,11 @@ from dataclasses import asdict, dataclass, replace
 from functools import cache
 from html import unescape
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 from gpuwise.errors import InputError, UnknownNameError
+from gpuwise.files import read_text
 from gpuwise.lab.exercises import exercises
 from gpuwise.workload.strategy import NEUTRAL, OPTIONS
 
@@ -458,10 +460,11 @@ class Lesson:
 def lessons() -> tuple[Lesson, ...]:
     """All lessons in their order."""
     made: list[Lesson] = []
-    for file in sorted((files("gpuwise.ui") / "assets" / "lessons").iterdir(), key=lambda f: f.name):
+    folder = Path(str(files("gpuwise.ui") / "assets" / "lessons"))
+    for file in sorted(folder.iterdir()):
         name, _, kind = file.name.partition(".")
         if kind == "html":
-            title = file.read_text(encoding="utf-8").partition("<h2>")[2].partition("</h2>")[0]
+            title = read_text(file).partition("<h2>")[2].partition("</h2>")[0]
             made.append(Lesson(name, unescape(title)))
     return tuple(made)
 

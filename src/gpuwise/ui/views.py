@@ -83,6 +83,12 @@ def shown(name: str, document: Document, asked: Sequence[str] = ()) -> dict[str,
     if name not in ANSWERS:
         body = view(name, document, asked)
         made: dict[str, Any] = {"html": body, "brief": "".join(_BRIEF.findall(body))}
+        if name == "simulate" and document.get("beside"):
+            from gpuwise.lab.tasks import find_task  # numpy: a page is served without it
+
+            size = document["beside"]["size"]
+            made["held"] = {"size": str(size)}
+            made["choices"] = [("size", "Size", [str(n) for n in find_task(document["task"]).sizes(size)])]
         if name == "occupancy":
             made["held"] = {"regs": str(document["regs_per_thread"]), "block": str(document["block_threads"])}
             made["choices"] = [("regs", "Registers a thread", REGISTERS), ("block", "Threads of a block", BLOCKS)]

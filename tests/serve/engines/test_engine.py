@@ -185,7 +185,7 @@ def test_an_engine_is_added_by_its_class(monkeypatch: pytest.MonkeyPatch) -> Non
     wanted = Requirements("local", bits=(4,), context=4096)
     one = next(layouts(find_model("llama-3.1-8b"), find_cluster("m2-max").system, 1, wanted))
     requests = Load(find_workload("in=500,out=50"), 4096).at(0.01, 20)
-    assert one.words == "one GPU, int4_wo weights, one slot" and one.server.run(requests).mean("e2e") > 0
+    assert one.words == "one GPU, 4-bit weights (int4_wo), one slot" and one.server.run(requests).mean("e2e") > 0
     (command,) = start_commands(one)
     assert command.name == "local" and command.line.endswith("--max-tokens 4096")
 

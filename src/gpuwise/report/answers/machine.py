@@ -209,7 +209,7 @@ def history_answer(document: Mapping[str, Any]) -> Answer:
         sections.append(Section("results", title, [Table(title, columns, rows)], first=True))
     return Answer(
         "bench",
-        f"{n} measurements on record, {low or 'none'} of them below what is expected",
+        f"{n} measurement{'s' if n != 1 else ''} on record, {low or 'none'} of them below what is expected",
         "maybe" if low else "yes",
         parts=sections,
         next=measure,
