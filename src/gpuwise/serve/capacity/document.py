@@ -116,12 +116,15 @@ def _feasible(miss: Miss) -> dict[str, object] | None:
 
 def _load(answer: Capacity | Closed) -> dict[str, object]:
     source, requests = answer.load.source, answer.load.at(1.0, 1000)
+    served = answer.served.limit.best if isinstance(answer, Capacity) and answer.served is not None else None
+    # tokens as the price counts them: an agent's later calls differ from its first
+    tokens = requests if served is None else served.run
     return {
         "name": source.name,
         "title": answer.load.title,
         "source": source.source if isinstance(source, Workload) else f"{source.format} trace",
-        "prompt_tokens": float(requests.prompt_tokens.mean()),
-        "output_tokens": float(requests.output_tokens.mean()),
+        "prompt_tokens": float(tokens.prompt_tokens.mean()),
+        "output_tokens": float(tokens.output_tokens.mean()),
         "reused_share": requests.reused_share,
         "gap_cv": source.gap_cv if isinstance(source, Workload) else None,
         "recorded_requests_per_s": answer.load.recorded_rate_per_s,
