@@ -49,7 +49,7 @@ CASES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("fit llama-3.1-8b --on 4090", ("runs in Q8_0", "adapt it", "GiB")),
     ("fit llama-3.3-70b --on 4090 --for run", ("part of it in RAM", "2x RTX 4090", "GiB")),
     ("fit gpt2 --on 4090 --for train", ("fits", "GiB", "tokens a second")),
-    ("fit llama-3.1-8b --on 4090 --for train", ("does not fit", "QLoRA", "--lora")),
+    ("fit llama-3.1-8b --on 4090 --for train", ("does not fit", "LoRA", "--optimizer adafactor")),
     ("fit llama-3.1-8b --on 4090 --for train --all", ("does not fit", "QLoRA", "MI300X", r"\$\d\.\d+")),
     ("fit llama-3.1-70b --on 8xh100-sxm --tried", ("does not fit", "fits", "GiB")),
     ("fit examples/train_resnet.py --on T4", ("fits", "GiB", "reserved", "gpuwise plan")),
@@ -163,8 +163,9 @@ def test_output_suits_the_terminal(
     ran = gpuwise(*words)
     assert not ran.err and ran.out, ran.err
     _assert_suits(ran.out, width)
+    joined = " ".join(ran.out.replace("\\\n", " ").split())
     for figure in figures:
-        assert re.search(figure, ran.out), f"{figure} is not shown"
+        assert re.search(figure, ran.out) or re.search(figure, joined), f"{figure} is not shown"
 
 
 def test_every_command_is_looked_at() -> None:

@@ -34,7 +34,7 @@ for words in (
 ):
     print("code", run(words))
 print(json.dumps([f.label for f in QUESTIONS["plan"].fields if f.name == "new_thing"]))
-run(["plan", "--help"])
+run(["plan", "--help-all"])
 """
 
 
