@@ -113,7 +113,7 @@ def record_from(document: Any, where: str) -> Record:
     values = dict(cast("dict[str, Any]", document)) if isinstance(document, dict) else {}
     inside: Any = values.pop("run", None)
     if not isinstance(inside, dict):
-        raise DataError(f"{where}: not a record with its run", hint="`gpuwise bench export` writes what can be read here")
+        raise DataError(f"{where}: not a record with its run", hint="`gpuwise bench --export FILE` writes what can be read here")
     inside = cast("dict[str, Any]", inside)
     for what, have, columns in (("record", values, COLUMNS), ("run", inside, tuple(f.name for f in fields(Run)))):
         if unknown := sorted(set(have) - set(columns)):
