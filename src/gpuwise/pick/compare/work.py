@@ -91,7 +91,7 @@ def train(subject: Subject, work: ComparedWork, way: TrainingMethod) -> Training
         fastest = promised_with(way.changes, work.arch, subject.cluster, wishes)
     except (UnpredictableError, LayoutError) as error:
         return TrainingResult(None, error.message)
-    return TrainingResult(fastest.estimate, "" if fastest.smallest is None else shortage(fastest.smallest))
+    return TrainingResult(fastest.estimate, "" if fastest.least is None else shortage(fastest.least()))
 
 
 def _training(subjects: Sequence[Subject], work: ComparedWork, today: datetime.date) -> list[FigureRow]:

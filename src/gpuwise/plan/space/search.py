@@ -301,8 +301,8 @@ class Fastest:
     smallest_bytes: float
     by_choice: bool = False
     """True if parts are in host memory because that is faster, although they fit on the device."""
-    smallest: TrainingEstimate | None = None
-    """The strategy that needs least memory, where none fits."""
+    least: Callable[[], TrainingEstimate] | None = None
+    """Makes the estimate of the strategy that needs least memory, where none fits."""
 
     @property
     def first(self) -> tuple[TrainingEstimate, ...]:
@@ -321,8 +321,12 @@ def _fastest(goal: Goal, space_of: Callable[[Setting], Space]) -> Fastest | None
         return None
     fitting = _fitting_first(goal, done, _estimated(goal, done, done.rows, [0])) if len(done.rows) else ()
     best = next(iter(fitting), None)
-    smallest = _estimated(goal, done, done.smallest, [0])[0] if best is None else None
-    return Fastest(best, float(done.smallest.memory_bytes[0]), on_device is not None, smallest)
+
+    def smallest() -> TrainingEstimate:
+        return _estimated(goal, done, done.smallest, [0])[0]
+
+    least = smallest if best is None else None
+    return Fastest(best, float(done.smallest.memory_bytes[0]), on_device is not None, least)
 
 
 def find_in(goal: Goal, space_of: Callable[[Setting], Space]) -> TrainingEstimate | None:
