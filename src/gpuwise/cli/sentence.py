@@ -83,7 +83,7 @@ def is_sentence(words: Sequence[str], commands: Sequence[str]) -> bool:
 
 def answer(words: Sequence[str], ask: Callable[[Sequence[str]], int]) -> int:
     """Answer a sentence by the likeliest command, which ``ask`` answers, and print the commands for it; its exit code. A command
-    that runs a script, or for which a name is missing, is printed alone. Raises InputError where no command is known."""
+    that runs a script is printed alone. Raises InputError where no command is known."""
     sentence = " ".join(words)
     found = offers(sentence)
     if not found:
@@ -238,7 +238,7 @@ def _explain(h: Heard) -> Iterator[Offer]:
 
 
 def _script(question: str, command: str) -> Callable[[Heard], Iterator[Offer]]:
-    """Of the training script in this folder; ``train.py`` where there is none."""
+    """A command for the training script of this folder; for ``train.py`` if there is no script."""
 
     def make(_: Heard) -> Iterator[Offer]:
         yield Offer(question, (command, next(_scripts(), "train.py")))

@@ -143,10 +143,7 @@ def closed_on(
         raise errors[0] if errors else InputError(f"no replica fits {cluster.label}", hint="name more GPUs, or leave --tp out")
     best = max(found, key=lambda x: (x.point.met, x.output_tokens_per_s.expected))
     considered += [(x.configuration, f"{x.output_tokens_per_s.expected:,.0f} tokens/s") for x in found if x is not best]
-    try:
-        price = price_of(cluster, today, usd_per_hour=usd_per_hour, provider=provider)
-    except UnpredictableError:
-        price = None
+    price = price_of(cluster, today, usd_per_hour=usd_per_hour, provider=provider)
     progress("fewer and more in flight")
 
     def at(total: int) -> InFlight:

@@ -61,7 +61,7 @@ def closed_document(answer: Closed) -> dict[str, object]:
     """What a number of requests in flight get: ``closed`` in place of ``served``."""
     best, configuration = answer.best, answer.best.configuration
     memory, usd = configuration.server.memory, answer.usd_per_hour
-    written = best.output_tokens_per_s
+    written, starts = best.output_tokens_per_s, [_command(c) for c in start_commands(configuration)]
     price_of_million = None if usd is None else written.inverse(usd / HOUR_S * MEGA)
     engine_most = best.copies * configuration.server.limits.sequences
     document = {
@@ -90,8 +90,8 @@ def closed_document(answer: Closed) -> dict[str, object]:
             "price": answer.price,
             "usd_per_hour": usd,
             "usd_per_million_output_tokens": price_of_million,
-            "start": _command(start_commands(configuration)[0]),
-            "start_all": [_command(c) for c in start_commands(configuration)],
+            "start": starts[0],
+            "start_all": starts,
             "load_tests": [_command(closed_test(configuration, answer.load, -(-best.total // best.copies)))],
         },
         "considered": [{"configuration": c.words, "accelerators": c.ranks, "why_not": why} for c, why in answer.considered],

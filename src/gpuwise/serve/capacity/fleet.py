@@ -13,7 +13,7 @@ import datetime
 import math
 from dataclasses import dataclass
 
-from gpuwise.errors import InputError, UnpredictableError
+from gpuwise.errors import InputError
 from gpuwise.facts.hardware.systems import Cluster, System
 from gpuwise.money.cost import Price, price_of
 from gpuwise.money.power import cluster_power
@@ -116,7 +116,7 @@ def fleet_for(
         rate = rate if e2e_s is None else demand.rate_for(e2e_s) or rate
         now = min(copies_for(rate, each.expected), peak)
     whole = Cluster(limit.configuration.system, accelerators_of(limit.configuration.system, ranks, peak))
-    price = _price(whole, today, usd_per_hour, provider)
+    price = price_of(whole, today, usd_per_hour=usd_per_hour, provider=provider)
     per_hour = None if price is None else price.expected * whole.n_accelerators
     written, read = float(run.output_tokens.mean()), float(run.prompt_tokens.mean())
     following = ranks * _following(rate, each.expected, demand)
@@ -176,10 +176,3 @@ def _scaled(value: float, each: Estimate) -> Estimate:
     """Money per token goes against the rate of a replica."""
     most = value * each.expected / each.low if each.low > 0 else math.inf
     return Estimate(value * each.expected / each.high, value, min(most, 1e3 * value), each.basis)
-
-
-def _price(cluster: Cluster, today: datetime.date, usd_per_hour: float | None, provider: str | None) -> Price | None:
-    try:
-        return price_of(cluster, today, usd_per_hour=usd_per_hour, provider=provider)
-    except UnpredictableError:
-        return None

@@ -9,7 +9,7 @@ from __future__ import annotations
 import datetime
 from dataclasses import dataclass
 
-from gpuwise.errors import InputError, UnpredictableError
+from gpuwise.errors import InputError
 from gpuwise.facts.hardware.systems import Cluster
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.facts.models.convnets import ConvNet
@@ -178,10 +178,7 @@ def capacity_of_passes(
     count = cluster.n_accelerators if rate is None else fewest(times, targets, rate, each.expected, batcher)
     rate = each.expected * count if rate is None else rate
     whole = Cluster(cluster.system, count)
-    try:
-        price = price_of(whole, asked.today, usd_per_hour=usd_per_hour, provider=provider)
-    except UnpredictableError:
-        price = None
+    price = price_of(whole, asked.today, usd_per_hour=usd_per_hour, provider=provider)
     power = cluster_power(whole, workload="serving")
     wh = None if power is None else power.total_w.expected / (rate * HOUR_S / MEGA)
     return PassCapacity(arch, cluster, asked, items, length, times, point, each, rate, count, price, wh)
