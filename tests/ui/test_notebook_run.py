@@ -5,12 +5,10 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.ui.serving import CHROMIUM, FLAGS
 from tests.ui.test_browser import contrast
 
 NOTEBOOK = Path(__file__).parents[2] / "examples" / "six_questions.ipynb"
@@ -41,27 +39,21 @@ def executed(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 @pytest.fixture(scope="module")
-def opened(executed: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+def opened(executed: Any, browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """A function that opens the executed notebook in a template, a theme and a width."""
-    api = pytest.importorskip("playwright.sync_api")
     nbconvert = pytest.importorskip("nbconvert")
-    if CHROMIUM is None:
-        pytest.skip("no Chromium here")
     folder = tmp_path_factory.mktemp("pages")
-    with api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
 
-        def show(look: str, width: int) -> Any:
-            template, theme = LOOKS[look]
-            file = folder / f"{look}.html"
-            file.write_text(nbconvert.HTMLExporter(template_name=template, theme=theme).from_notebook_node(executed)[0])
-            page = browser.new_page(viewport={"width": width, "height": 900})
-            page.route("**/*", lambda r: r.abort() if r.request.url.startswith("http") else r.continue_())
-            page.goto(file.as_uri())
-            return page
+    def show(look: str, width: int) -> Any:
+        template, theme = LOOKS[look]
+        file = folder / f"{look}.html"
+        file.write_text(nbconvert.HTMLExporter(template_name=template, theme=theme).from_notebook_node(executed)[0])
+        page = browser.new_page(viewport={"width": width, "height": 900})
+        page.route("**/*", lambda r: r.abort() if r.request.url.startswith("http") else r.continue_())
+        page.goto(file.as_uri())
+        return page
 
-        yield show
-        browser.close()
+    return show
 
 
 def test_every_cell_shows_one_answer_and_prints_nothing(executed: Any) -> None:
