@@ -1,0 +1,38 @@
+"""Public reports are answered at least as well as ``reports.toml`` says."""
+
+from __future__ import annotations
+
+import pytest
+
+from studies.reports.asked import PARTLY, RIGHT, VERDICTS, Report, found, reports
+
+SLOW = ("capacity", "pick")
+"""Commands that simulate a load: asked in the slow group."""
+
+
+@pytest.mark.parametrize(
+    "report",
+    [
+        pytest.param(r, id=f"{r.source} {r.at}", marks=pytest.mark.thorough if r.ask.startswith(SLOW) and not r.refused else ())
+        for r in reports()
+    ],
+)
+def test_public_report(report: Report) -> None:
+    said = report.said()
+    assert VERDICTS.index(report.verdict(said)) >= VERDICTS.index(report.answer), f"{said} where {report.measured} was measured"
+
+
+def test_verdicts() -> None:
+    row = Report("x", "op", "right", "a.0.b", [80, 100])
+    assert [row.verdict(x) for x in (70, 60, 59, 112.5, 125, 126, None, "no")] == [
+        "right", "partly", "wrong", "right", "partly", "wrong", "wrong", "wrong",
+    ]  # fmt: skip
+    assert (RIGHT, PARTLY) == (0.125, 0.25)
+    assert Report("x", "op", "right", refused="heads").verdict("25 heads") == "right"
+
+
+def test_found() -> None:
+    document = {"served": None, "miss": {"memory": {"tokens": 3}}, "rows": [{"x": 1}]}
+    assert found(document, ["*", "memory", "tokens"]) == 3
+    assert found(document, ["rows", "0", "x"]) == 1
+    assert found(document, ["rows", "1", "x"]) is None and found(document, ["gone", "x"]) is None
