@@ -12,6 +12,7 @@ from gpuwise.cli.options import (
     LayoutOptions,
     Training,
     money,
+    pause,
     positive_count,
     positive_duration,
     sequence_length,
@@ -51,6 +52,7 @@ def test_thousands_of_tokens_are_binary() -> None:
 def test_numbers_as_people_write_them() -> None:
     assert positive_count("15B", "--tokens") == 15e9
     assert positive_duration("3d", "--deadline") == 3 * 86400
+    assert [pause(x, "--think") for x in ("0", "0s", "45s")] == [0.0, 0.0, 45.0]
     assert money("$2,000", "--budget") == 2000
     assert money("2.5k", "--budget") == 2500
 

@@ -31,6 +31,7 @@ LARGEST_WHOLE = 10**12
 """No degree or batch is larger; bigger numbers are slips of the keyboard."""
 SMALLEST = 1e-6
 """No count, time or sum of dollars is smaller."""
+_NO_TIME = re.compile(r"0+(?:\.0*)?\s*(?:ms|s|sec|min|h|d)?")
 _THOUSANDS = re.compile(r"[0-9]{1,3}(?:,[0-9]{3})+")
 
 
@@ -87,6 +88,11 @@ def positive_duration(text: str, name: str) -> float:
     except InputError as error:
         raise InputError(f"{name}: {error.message}", hint=error.hint) from None
     return _within(value, LONGEST_S, "a hundred years", text, name, "3d")
+
+
+def pause(text: str, name: str) -> float:
+    """Seconds from zero on: ``0``, ``30s``. Raises InputError."""
+    return 0.0 if _NO_TIME.fullmatch(text.strip()) else positive_duration(text, name)
 
 
 def money(text: str, name: str) -> float:
@@ -203,6 +209,7 @@ def _seconds(value: float | None) -> str | None:
 Whole = Annotated[int, Parameter(converter=Converter(whole_number), metavar="N")]
 Length = Annotated[int, Parameter(converter=Converter(sequence_length), metavar="TOKENS")]
 Count = Annotated[float, Parameter(converter=Converter(positive_count), metavar="COUNT")]
+Pause = Annotated[float, Parameter(converter=Converter(pause), metavar="TIME", show_default=_seconds)]
 Duration = Annotated[float, Parameter(converter=Converter(positive_duration), metavar="TIME", show_default=_seconds)]
 Money = Annotated[float, Parameter(converter=Converter(money), metavar="USD")]
 Bytes = Annotated[float, Parameter(converter=Converter(size), metavar="SIZE")]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Group, Parameter
 
-from gpuwise.cli.options import Duration, Length, Money, Rate, Whole, bits_of, given, positive_count, refuse
+from gpuwise.cli.options import Duration, Length, Money, Pause, Rate, Whole, bits_of, given, positive_count, refuse
 from gpuwise.cli.reports import check_reports, report
 from gpuwise.cli.shown import options_shown, shows_part
 from gpuwise.errors import GpuwiseError, InputError, NoRoomError, UnknownNameError
@@ -63,7 +63,7 @@ class Traffic:
     """Requests to serve: 20/s, 1M/day."""
     users: Whole | None = None
     """Users at once; each sends the next request --think after the last answer."""
-    think: Duration | None = None
+    think: Pause | None = None
     """Time between an answer and the user's next request: 45s."""
     concurrency: Whole | None = None
     """Requests in flight at all times, as `vllm bench serve --max-concurrency` sends them: 64. Needs --on; without --slo
@@ -463,7 +463,7 @@ def question(arch: Architecture, traffic: Traffic, constraints: Constraints) -> 
     ]
     if len(options) > 1:
         raise InputError(" and ".join(options) + " both set the load", hint="give one of them")
-    if traffic.think is not None and traffic.users is None:
+    if traffic.think is not None and traffic.users is None and not (traffic.concurrency and traffic.think == 0.0):
         raise InputError("--think without --users", hint="it is the pause of a user: add --users 500")
     context = constraints.context or arch.max_seq_len
     if context > arch.max_seq_len:
