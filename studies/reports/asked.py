@@ -48,7 +48,7 @@ class Report:
         """Right, partly or wrong."""
         if self.refused:
             return "right" if isinstance(said, str) and re.search(self.refused, said) else "wrong"
-        if isinstance(self.measured, str):
+        if isinstance(self.measured, str | bool):
             return "right" if said == self.measured else "wrong"
         if not isinstance(said, int | float):
             return "wrong"
