@@ -18,6 +18,7 @@ from gpuwise.predict.comm.fabric import Coefficients
 from gpuwise.units import MIB
 from studies import coefficient_files
 from studies.collectives import fit as fits
+from studies.collectives import staged
 from studies.spreads import log_sigma_of, weighted_quantile
 
 
@@ -29,6 +30,7 @@ def fit(folder: Path) -> None:
     fit_rows = rows.where(~rows.is_check)
     tables = {**fits.fit_tables(fit_rows), **fits.fit_send_recv(fit_rows)}
     c = Coefficients(_constants(fit_rows, tables), tables)
+    c.constants["pcie"] |= staged.fit(folder)
     c.constants["log_sigma"] = {"other": [0.2] * 3, "generation": [0.2] * 3}
     c.constants["network"] = fits.rounded(
         fits.fit_network(fits.fit_send(fit_rows), lambda figures, kind: _with_network(figures, kind, c))

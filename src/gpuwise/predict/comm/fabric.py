@@ -13,7 +13,8 @@ moves::
 so latency and protocol changes stay and the limit is the link's. Group sizes between the measured 2, 4 and 8
 are interpolated in log(n); above 8 the latency grows by ring or tree steps and the wire part by the bus
 factor. PCIe with peer access is a model of NCCL's two protocols, min(low latency, simple), each ``a(n) + S
-f(n) / rate``.
+f(n) / rate``. GeForce cards have no peer access: each byte goes through host memory, at a share of the rate that grows with
+the message.
 """
 
 from __future__ import annotations
@@ -177,7 +178,7 @@ def domain_time(c: Coefficients, fabric: Fabric, op: str, n: int, library: str, 
 def _op_time(c: Coefficients, fabric: Fabric, op: str, n: int, library: str, element_bytes: int) -> Domain:
     name, rate = link_class(c, fabric, n)
     if name == "pcie":
-        seconds = _pcie(c.constants["pcie"], fabric, op, n, rate)
+        seconds = _pcie(c.constants["pcie"], c.constants["fill_bytes"], fabric, op, n, rate)
         return Domain(_finished(seconds), _last_slope(seconds), "derived", name)
     key, groups = _table_key(c.tables, name, library, op, element_bytes)
     source = c.constants["classes"][key.split(".")[0]]
@@ -249,7 +250,7 @@ def _over_group(c: Coefficients, rows: list[F64], groups: tuple[int, ...], n: in
     return rows[-1] * wire + latency + fill
 
 
-def _pcie(c: dict[str, Any], fabric: Fabric, op: str, n: int, rate: float) -> F64:
+def _pcie(c: dict[str, Any], fill_bytes: float, fabric: Fabric, op: str, n: int, rate: float) -> F64:
     """[K] NCCL over PCIe with peer access; on cards without it (GeForce) the bytes are staged in host
     memory."""
     key = op if op in c["low_s"] else "all_gather"
@@ -258,11 +259,22 @@ def _pcie(c: dict[str, Any], fabric: Fabric, op: str, n: int, rate: float) -> F6
     low, simple = (_between(math.log2(n), steps, c[which][key]) for which in ("low_s", "simple_s"))
     if n > most:
         low, simple = low * n / most, simple * n / most
-    staged = 1.0
-    if _GEFORCE.search(fabric.accelerator):
-        staged = _between(n, c["geforce_groups"], c["geforce_fraction"])
     wire = KNOTS * bus_factor(op, n) / rate
-    return np.minimum(low + wire / (c["low_rate"] * staged), simple + wire / (c["simple_rate"] * staged))
+    if _GEFORCE.search(fabric.accelerator):
+        return c["staged_latency"] * low + wire / _staged_share(c, fill_bytes, n)
+    return np.minimum(low + wire / c["low_rate"], simple + wire / c["simple_rate"])
+
+
+def _staged_share(c: dict[str, Any], fill_bytes: float, n: int) -> F64:
+    """[K] share of the link's rate when every byte goes through host memory: NCCL opens more channels for larger messages."""
+    few = _between(math.log2(n), [math.log2(g) for g in c["staged_groups"]], c["staged_rate"])
+    many = c["simple_rate"] * _between(n, c["geforce_groups"], c["geforce_fraction"])
+    opened = np.log(np.clip(KNOTS / _ONE_CHANNEL, 1.0, None)) / math.log(fill_bytes / _ONE_CHANNEL)
+    return few * (many / few) ** np.minimum(opened, 1.0)
+
+
+_ONE_CHANNEL = 2.0**20
+"""Payload up to which staged bytes have their smallest rate: four RTX 3090 stay at it to 960 KiB."""
 
 
 def _between(x: float, at: list[float], values: list[float]) -> float:
