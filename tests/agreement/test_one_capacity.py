@@ -132,7 +132,7 @@ def test_passages_and_speech_take_the_same_in_pick_and_capacity(on: str) -> None
     cluster, encoder, whisper = find_cluster(on), find_model("bert-large"), find_model("whisper-large-v3")
     embedding, speech = (passes_on(job, cluster) for job in (pass_job("embed", encoder), pass_job("speech", whisper)))
     assert isinstance(embedding, PassRate) and isinstance(speech, PassRate)
-    full = Encoders().times(encoder, cluster, TEXT_TOKENS, None).full_per_s * TEXT_TOKENS
+    full = Encoders().times(encoder, cluster, TEXT_TOKENS).full_per_s * TEXT_TOKENS
     assert embedding.items_per_s.expected == pytest.approx(full, rel=1e-9)
-    windows = Speech().times(whisper, cluster, TOKENS_PER_WINDOW, None).full_per_s
+    windows = Speech().times(whisper, cluster, TOKENS_PER_WINDOW).full_per_s
     assert speech.items_per_s.expected == pytest.approx(windows * WINDOW_S, rel=1e-9)

@@ -22,6 +22,7 @@ from gpuwise.facts.software.compatibility import (
     WHEEL_SCHEMA,
 )
 from gpuwise.facts.software.os_commands import OS_COMMAND_SCHEMA
+from gpuwise.facts.software.speech_programs import SPEECH_PROGRAM_SCHEMA
 from gpuwise.facts.software.support import FACT_SCHEMA, JOB_SCHEMA, TARGET_SCHEMA
 from gpuwise.predict.memory.context import COMMUNICATOR_SCHEMA, CONTEXT_SCHEMA
 
@@ -66,6 +67,11 @@ def support_formats() -> Iterable[tuple[str, str, Mapping[str, Field]]]:
         "convnets.toml",
         "One table is a residual network of convolutions: its blocks, and what `capacity --workload vision` serves it at.",
         CONVNET_SCHEMA,
+    )
+    yield (
+        "speech_programs.toml",
+        "One table is a program that writes speech down: how it cuts a recording and batches the windows, whose costs it has.",
+        SPEECH_PROGRAM_SCHEMA,
     )
     yield (
         "known_runs.csv",

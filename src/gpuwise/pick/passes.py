@@ -153,7 +153,7 @@ def pass_job(
         if not reads_sound(model):
             raise InputError(f"{model.name} does not read audio", hint="for example --model whisper-large-v3")
         unit, usual, length, name = "seconds", SOUND_S, TOKENS_PER_WINDOW, f"transcribe speech with {model.name}"
-        assumed = [f"{length} output tokens per {WINDOW_S:.0f} s of sound", "audio processing on the host excluded"]
+        assumed = [f"{length} output tokens per {WINDOW_S:.0f} s of sound", "start-up excluded"]
     else:
         unit, items_are = ("tokens", "passages") if purpose == "embed" else ("pairs", "pairs")
         usual, length, name = 1e9, min(seq_len or TEXT_TOKENS, model.max_seq_len), f"{purpose} with {model.name}"

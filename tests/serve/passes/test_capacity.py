@@ -53,7 +53,7 @@ def test_images_a_second_are_the_published_ones(model: str, gpu: str, published:
     inference): 3, 7, 3 and 1 % off."""
     arch = find_model(model)
     assert arch.patches is not None
-    times = Encoders().times(arch, find_cluster(gpu), arch.patches.n_tokens, None)
+    times = Encoders().times(arch, find_cluster(gpu), arch.patches.n_tokens)
     assert times.full_per_s == pytest.approx(published, rel=0.1)
 
 

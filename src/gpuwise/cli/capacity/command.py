@@ -80,7 +80,8 @@ class Constraints:
     """What is held fast, and what the answer must stay within."""
 
     engine: Annotated[str, Parameter(metavar="ENGINE")] = "vllm"
-    """vllm, sglang, trtllm, llama.cpp or mlx-lm, with a version if it matters: vllm@0.19.0."""
+    """vllm, sglang, trtllm, llama.cpp or mlx-lm, with a version if it matters: vllm@0.19.0. Speech: also transformers,
+    faster-whisper, whisper-s2t, openai-whisper, whisper.cpp."""
     weights: Annotated[str | None, Parameter(metavar="BITS")] = None
     """Bits per weight allowed: 16, 8 or 4; several with commas (16,8)."""
     kv_cache: Annotated[str, Parameter(metavar="bf16|fp8")] = "bf16"

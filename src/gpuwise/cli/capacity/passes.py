@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -40,11 +41,14 @@ def question_of(
     import datetime
 
     from gpuwise.serve.load.targets import parse_targets
-    from gpuwise.serve.passes.capacity import PassQuestion, usual_target, version_of
+    from gpuwise.serve.passes.capacity import PassQuestion, usual_target
+    from gpuwise.serve.passes.kind import How
 
-    targets = (usual_target(workload),) if slo is None else parse_targets(slo)
-    batcher, version = batcher_of(batching), version_of(engine, workload)
-    return PassQuestion(workload, targets, datetime.date.today(), requests_per_s, tokens, batcher, version)
+    batcher = batcher_of(batching)
+    whole = workload == "speech" and math.isinf(batcher.delay_s)  # a recording that is there: no window waits for others
+    targets = parse_targets(slo) if slo is not None else () if whole else (usual_target(workload),)
+    program, _, version = engine.partition("@")
+    return PassQuestion(workload, targets, datetime.date.today(), requests_per_s, tokens, batcher, How(program, version or None))
 
 
 def capacity_passes_command(
@@ -90,7 +94,7 @@ def _notes(answers: list[PassCapacity]) -> Iterator[str]:
         yield first.cluster.assumption
     most, delay = first.times.sizes[-1], first.asked.batcher.delay_s
     if first.times.sizes == (1,):
-        yield f"{first.items} are made one after the other"
+        yield f"{first.items} are {'written down' if first.items == 'windows' else 'made'} one after the other"
     elif delay == float("inf"):
         yield f"batches of {most} wait until they are full"
     else:
@@ -100,6 +104,8 @@ def _notes(answers: list[PassCapacity]) -> Iterator[str]:
         yield "GPUs share one queue"
     if first.items == "windows":
         yield f"a window has {WINDOW_S:g} s of speech"
-    yield "kernels alone, without the network and the reading of files"
+        yield "without start-up and the network; the host's part as of a machine of the accelerator's year"
+    else:
+        yield "kernels alone, without the network and the reading of files"
     if first.pixels is not None:
         yield f"over HTTP: an image is a tensor of {tensor_bytes(first.pixels) / KILO:,.0f} kB, sent on the server's own host"

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from gpuwise.facts.hardware.accelerators import accelerators
+from gpuwise.facts.software.speech_programs import find_speech_program
 from gpuwise.interval import P80
 from gpuwise.report.answers.answer import Answer, Cell, Column, Command, Figure, Number, Phrase, Row, Section, Table, span
 from gpuwise.report.answers.parts import PARTS
@@ -37,12 +38,17 @@ def passes_answer(document: Mapping[str, Any], name: str = "", assumed: Sequence
         return Answer("capacity", verdict, "no", alone, [], [table], Command("On other GPUs", drops=["on"]), assumed=assumed)
     usd: Phrase = (", ", first["usd_per_hour"], " an hour") if first["usd_per_hour"] else ()
     rate = Number(first["items_per_s"], lambda n: f"{format_number(n * _unit(items)[1])} {items}/{_unit(items)[0]}")
-    verdict = (model, ": ", rate, " on ", first["accelerators"], f"x {gpu}", usd)
+    job = () if items != SPEECH else (Number(first["items_per_s"], lambda n: _job(n * first["sound_s_each"].number)), ", ")
+    verdict = (model, ": ", *job, rate, " on ", first["accelerators"], f"x {gpu}", usd)
     others = len(able) > 1
     again = Command("In detail", sets={"on": first["accelerator"].text}) if others else Command("On all GPUs", drops=["on"])
-    return Answer(
-        "capacity", verdict, "yes", (_item(first), f"; {targets}"), list(_figures(first)), [table], again, assumed=assumed
-    )
+    within = f"; {targets}" if targets else ""
+    return Answer("capacity", verdict, "yes", (_item(first), within), list(_figures(first)), [table], again, assumed=assumed)
+
+
+def _job(real_time: float) -> str:
+    """A recording as a job."""
+    return f"an hour of audio in {format_duration(HOUR_S / real_time)}, {format_number(real_time)}x real time"
 
 
 def _unit(items: str) -> tuple[str, float, str, float]:
@@ -58,8 +64,11 @@ def _item(answer: At) -> Phrase:
     """What one item is."""
     items, tokens = answer["items"].text, answer["tokens_each"]
     if items == SPEECH:
-        return ("windows of speech, ", tokens, " tokens written of each")
-    return (f"{items} of ", tokens, " tokens") if tokens.number and items not in ("images", "videos") else items
+        program = find_speech_program(answer["program"].text).name
+        return (f"windows of speech under {program}, ", tokens, " tokens written of each")
+    if items in ("images", "videos"):
+        return (f"{items} of {answer['made'].text}: ", answer["alone_s"], " each")
+    return (f"{items} of ", tokens, " tokens") if tokens.number else items
 
 
 def _figures(a: At) -> Iterator[Figure]:

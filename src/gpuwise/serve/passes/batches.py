@@ -154,7 +154,7 @@ def largest(times: BatchTimes, targets: Sequence[Target], batcher: Batcher = AT_
     """The largest rate within the targets; None where a request alone misses one. A batch that must be full is never alone: the
     search then begins where one fills half the time that is allowed."""
     if math.isinf(batcher.delay_s):
-        return _largest_static(times, targets, batcher)
+        return _largest_static(times, targets, batcher) if targets else busy(times)
     best = simulate(times, 1e-3 * times.full_per_s, 200, batcher=batcher)
     if not best.keeps(targets):
         return None
@@ -170,6 +170,12 @@ def largest(times: BatchTimes, targets: Sequence[Target], batcher: Batcher = AT_
             missed = rate
         rate = math.sqrt(best.rate_per_s * missed) if best.rate_per_s > 0.01 * missed else 0.7 * missed
     return best
+
+
+def busy(times: BatchTimes) -> PassPoint:
+    """A device whose batches are always full, of items that are all there: their latency is that of a batch."""
+    most, seconds = times.sizes[-1], times.seconds[-1]
+    return PassPoint(most / seconds, np.array([seconds]), float(most), 1.0, False)
 
 
 def _largest_static(times: BatchTimes, targets: Sequence[Target], batcher: Batcher) -> PassPoint | None:

@@ -14,15 +14,15 @@ from gpuwise.facts.hardware.systems import Cluster
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.facts.models.convnets import ConvNet
 from gpuwise.facts.models.denoisers import Denoiser
+from gpuwise.facts.software.speech_programs import find_speech_program
 from gpuwise.money.cost import Price, price_of
 from gpuwise.money.power import cluster_power
 from gpuwise.predict.estimate import Estimate
-from gpuwise.serve.engines.engine import DEFAULT_ENGINE
 from gpuwise.serve.load.targets import Target
 from gpuwise.serve.passes.batches import AT_ONCE, Batcher, BatchTimes, PassPoint, fewest, largest
 from gpuwise.serve.passes.encoders import Encoders
 from gpuwise.serve.passes.images import Images
-from gpuwise.serve.passes.kind import USUAL_TARGET, Model, PassKind
+from gpuwise.serve.passes.kind import AS_USUAL, USUAL_TARGET, How, Model, PassKind
 from gpuwise.serve.passes.speech import Speech, reads_sound
 from gpuwise.serve.passes.vision import Vision, server_adds_s
 from gpuwise.units import HOUR_S, MEGA
@@ -49,21 +49,10 @@ def usual_target(workload: str) -> Target:
     return next((kind.target(workload) for kind in KINDS if workload in kind.workloads), USUAL_TARGET)
 
 
-def version_of(engine: str, workload: str) -> str | None:
-    """Version of ``engine`` (``vllm@0.10.1``), None for the newest. Raises InputError for an engine that runs no passes here, or
-    a version where it changes nothing."""
-    name, _, version = engine.partition("@")
-    if name != DEFAULT_ENGINE:
-        raise InputError(f"{workload} is not simulated under {name}", hint="leave --engine out")
-    if version and not any(kind.versioned and workload in kind.workloads for kind in KINDS):
-        raise InputError(f"--engine {engine} has no effect on {workload}", hint="leave it out")
-    return version or None
-
-
 @dataclass(frozen=True, slots=True)
 class PassQuestion:
-    """``requests_per_s`` None: the maximum of the accelerators; ``tokens`` per item None: the default; ``version`` of the
-    engine None: the newest. Raises InputError for token targets, since nothing is generated token by token."""
+    """``requests_per_s`` None: the maximum of the accelerators; ``tokens`` per item None: the default. Without ``targets`` the
+    accelerators are kept busy. Raises InputError for token targets, since nothing is generated token by token."""
 
     workload: str
     targets: tuple[Target, ...]
@@ -71,7 +60,7 @@ class PassQuestion:
     requests_per_s: float | None = None
     tokens: int | None = None
     batcher: Batcher = AT_ONCE
-    version: str | None = None
+    how: How = AS_USUAL
 
     def __post_init__(self) -> None:
         for target in self.targets:
@@ -105,6 +94,11 @@ class PassCapacity:
     def alone_s(self) -> float:
         """Seconds of an item without others."""
         return self.times.of(1)
+
+    @property
+    def sound_s(self) -> float | None:
+        """Seconds of a recording in an item; None for items that are not sound."""
+        return find_speech_program(self.asked.how.program).advance_s if self.items == "windows" else None
 
     @property
     def pixels(self) -> int | None:
@@ -150,6 +144,8 @@ class PassCapacity:
             "low": None if self.each is None else self.each.low,
             "high": None if self.each is None else self.each.high,
             "full_items_per_s": self.times.full_per_s,
+            "sound_s_each": self.sound_s,
+            "program": self.asked.how.program,
             "latency_s": None if point is None else {f"p{q:g}": point.latency(q) for q in (50.0, 95.0, 99.0)},
             "mean_batch": None if point is None else point.mean_batch,
             "accelerators": self.accelerators,
@@ -168,7 +164,8 @@ def capacity_of_passes(
     for a model of another kind or one that does not fit, UnpredictableError without a rate."""
     kind, targets, batcher, rate = kind_of(arch, asked.workload), asked.targets, asked.batcher, asked.requests_per_s
     items, length = kind.shape(arch, asked.workload, asked.tokens)
-    times = kind.times(arch, cluster, length, asked.version)
+    kind.check(asked.how, asked.workload)
+    times = kind.times(arch, cluster, length, asked.how)
     if batcher.most is not None:
         times = times.up_to(batcher.most)
     point = largest(times, targets, batcher)

@@ -17,7 +17,7 @@ from gpuwise.serve.engines.engine import EngineConfig
 from gpuwise.serve.formats import weight_bytes
 from gpuwise.serve.iteration import iteration_time
 from gpuwise.serve.passes.batches import BatchTimes
-from gpuwise.serve.passes.kind import Model, PassKind, batches_that_fit
+from gpuwise.serve.passes.kind import AS_USUAL, How, Model, PassKind, batches_that_fit
 
 TEXT_TOKENS = 512
 """Tokens of a passage, or of a query with its passage: the limit of encoders."""
@@ -41,7 +41,7 @@ class Encoders(PassKind):
             raise InputError(f"{model.name} reads images, not text", hint="--workload vision")
         return ("pairs" if workload == "rerank" else "passages"), min(tokens or TEXT_TOKENS, model.max_seq_len)
 
-    def times(self, model: Model, cluster: Cluster, tokens: int, version: str | None) -> BatchTimes:
+    def times(self, model: Model, cluster: Cluster, tokens: int, how: How = AS_USUAL) -> BatchTimes:
         assert isinstance(model, Architecture)
         precision = default_precision(cluster.accelerator)[0]
         weights = precision if precision in ("bf16", "fp16") else "bf16"

@@ -22,7 +22,7 @@ from gpuwise.serve.load.targets import Target
 from gpuwise.serve.passes.batches import BatchTimes
 from gpuwise.serve.passes.diffusion.generation import image_time, video_time
 from gpuwise.serve.passes.diffusion.networks import MODELS
-from gpuwise.serve.passes.kind import Model, PassKind, room
+from gpuwise.serve.passes.kind import AS_USUAL, How, Model, PassKind, room
 from gpuwise.units import GIB
 
 PRODUCT_SHARE = {"transformer": 0.47, "unet": 0.45}
@@ -55,7 +55,7 @@ class Images(PassKind):
         hint = "--workload image takes diffusion models like sdxl, flux-dev; video takes wan-2.1-14b, hunyuan-video"
         raise InputError(f"--workload {workload} with {model.name}", hint=hint)
 
-    def times(self, model: Model, cluster: Cluster, tokens: int, version: str | None) -> BatchTimes:
+    def times(self, model: Model, cluster: Cluster, tokens: int, how: How = AS_USUAL) -> BatchTimes:
         assert isinstance(model, Denoiser)
         short = min(model.device_bytes(bits) for bits in model.bits) - room(cluster.accelerator)
         if short > 0:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from gpuwise.errors import InputError
 from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.facts.hardware.systems import Cluster
@@ -9,6 +11,7 @@ from gpuwise.facts.models.architecture import Architecture
 from gpuwise.facts.models.convnets import ConvNet
 from gpuwise.facts.models.denoisers import Denoiser
 from gpuwise.predict.memory.device import usable_bytes
+from gpuwise.serve.engines.engine import DEFAULT_ENGINE
 from gpuwise.serve.load.targets import Target
 from gpuwise.serve.memory import UNIFIED_SHARE
 from gpuwise.serve.passes.batches import BatchTimes
@@ -20,12 +23,29 @@ USUAL_TARGET = Target("e2e", 95.0, 0.1)
 """Default target: a tenth of a second is perceived as instant (Miller 1968, doi 10.1145/1476589.1476628)."""
 
 
+@dataclass(frozen=True, slots=True)
+class How:
+    """How the passes are run; None: the default of the kind, or of the model."""
+
+    program: str = DEFAULT_ENGINE
+    version: str | None = None
+    """Of the program: the newest."""
+
+
+AS_USUAL = How()
+
+
 class PassKind:
     """Properties that differ between kinds of passes; one subclass each."""
 
     workloads: tuple[str, ...]
-    versioned: bool = False
-    """The version of the engine changes its times."""
+
+    def check(self, how: How, workload: str) -> None:
+        """Raises InputError for a program or a version that it does not know."""
+        if how.program != DEFAULT_ENGINE:
+            raise InputError(f"{workload} is not simulated under {how.program}", hint="leave --engine out")
+        if how.version:
+            raise InputError(f"--engine {how.program}@{how.version} has no effect on {workload}", hint="leave it out")
 
     def target(self, workload: str) -> Target:
         """Default target."""
@@ -39,9 +59,9 @@ class PassKind:
         """Name of an item, and its tokens. Raises InputError if model and workload do not match."""
         raise NotImplementedError
 
-    def times(self, model: Model, cluster: Cluster, tokens: int, version: str | None) -> BatchTimes:
-        """Seconds of every batch that fits on one accelerator, under the engine's ``version``. Raises InputError where none does,
-        UnpredictableError without a rate."""
+    def times(self, model: Model, cluster: Cluster, tokens: int, how: How = AS_USUAL) -> BatchTimes:
+        """Seconds of every batch that fits on one accelerator. Raises InputError where none does, UnpredictableError without a
+        rate."""
         raise NotImplementedError
 
 

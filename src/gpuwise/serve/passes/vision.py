@@ -22,7 +22,7 @@ from gpuwise.facts.models.convnets import ConvNet
 from gpuwise.predict.kernels.registry import kernel_times
 from gpuwise.predict.kernels.run_formats import default_precision
 from gpuwise.serve.passes.batches import BatchTimes
-from gpuwise.serve.passes.kind import Model, PassKind, batches_that_fit
+from gpuwise.serve.passes.kind import AS_USUAL, How, Model, PassKind, batches_that_fit
 from gpuwise.units import GIGA, MILLI
 from gpuwise.workload.convnet import forward_table, parameter_count
 
@@ -50,7 +50,7 @@ class Vision(PassKind):
             raise InputError(f"{model.name} reads images, not text", hint="--workload vision")
         return "images", 0
 
-    def times(self, model: Model, cluster: Cluster, tokens: int, version: str | None) -> BatchTimes:
+    def times(self, model: Model, cluster: Cluster, tokens: int, how: How = AS_USUAL) -> BatchTimes:
         assert isinstance(model, ConvNet)
         return convnet_times(model, cluster.accelerator)
 
