@@ -36,9 +36,6 @@ def fit_pool(folder: Path, sequences: int = 1024) -> dict[str, float]:
     document: dict[str, Any] = {
         "logit_bytes": round(float(a[0]), 2),
         "activation_base_bytes": round(float(a[1])),
-        "expert_bytes": round(float(np.median((active - logits * a[0] - a[1])[moe]))) if moe.any() else 0,
-        "hidden_copies": 2.0,
-        "ffn_copies": 2.0,
         "outside_bytes": round(float(np.median(outside[single]))),
         "outside_group_bytes": round(float(np.median(outside[~single]) - np.median(outside[single]))),
         "graph_layer_bytes": round(float(g[0])),

@@ -15,6 +15,7 @@ from gpuwise.facts.models.catalogue import find_model
 from gpuwise.predict.memory.kv_cache import PAGED, kv_cache_bytes
 from gpuwise.serve.engines.engine import ENGINES, LOCAL_ENGINE, EngineConfig, tensor_parallel
 from gpuwise.serve.engines.llama_cpp import LAYOUT
+from gpuwise.serve.engines.settings import Settings
 from gpuwise.serve.formats import weight_bytes
 from gpuwise.serve.memory import UNIFIED_SHARE, ServingMemory, cache_layout, local_memory, rank_weights, stage_ends
 from gpuwise.serve.replica import EngineReplica
@@ -117,3 +118,32 @@ def test_two_stages_hold_the_model_once_and_a_shared_table_twice(name: str, tp: 
     copy = first if arch.tied_embeddings else 0.0
     # the fullest of two, twice: half of the layers and the larger end
     assert staged == pytest.approx(whole + copy + abs(last - first))
+
+
+@pytest.mark.parametrize(
+    ("name", "gpu", "version", "settings", "tokens"),
+    [
+        ("llama-3.1-8b", "rtx-3090", "0.6.4", Settings(max_model_len=20_000), 31_232),
+        ("codellama-7b", "h100-sxm-80gb", "0.19.0", Settings(memory_share=0.95), 126_256),
+        ("qwen3-30b-a3b", "h100-sxm-80gb", "0.19.0", Settings(memory_share=0.95), 168_288),
+    ],
+    ids=["whole prompts, issue 10517", "layers, llm-d-planner", "experts, llm-d-planner"],
+)
+def test_a_cache_holds_the_tokens_that_vllm_logs(name: str, gpu: str, version: str, settings: Settings, tokens: int) -> None:
+    server = Server(find_model(name), default_system(accelerators()[gpu]), EngineConfig("vllm", version=version), settings)
+    assert server.memory.tokens == pytest.approx(tokens, rel=0.015)
+
+
+@pytest.mark.parametrize(
+    ("name", "gpu", "context", "gib"),
+    [
+        ("qwen2.5-1.5b", "t4", 32_768, 2.02),
+        ("llama-3.1-8b", "h100-sxm-80gb", 8192, 1.19),
+        ("qwen2.5-1.5b", "rtx-4060", 4096, 1.39),
+    ],
+)
+def test_activations_of_the_first_engine_are_those_it_logs(name: str, gpu: str, context: int, gib: float) -> None:
+    """PyTorch activation peak memory of public start logs of V0: whole prompts of 32,768 tokens, else the sampler."""
+    settings = Settings(max_model_len=context)
+    server = Server(find_model(name), default_system(accelerators()[gpu]), EngineConfig("vllm", version="0.6.6"), settings)
+    assert server.memory.parts.activations / GIB == pytest.approx(gib, rel=0.02)

@@ -147,6 +147,8 @@ class EngineRules:
     """None: what its own reserve leaves."""
     prompts: int = 1
     """Read at once, where a step has rows of several."""
+    logit_bytes: float | None = None
+    """Bytes of the sampler's profiling run for each logit; None: as fitted."""
     graphs_in_budget: bool = True
     """Memory of captured graphs comes out of the share."""
     chunked: bool = True

@@ -5,8 +5,11 @@
     pool = share (total - weights - activations - non-PyTorch - graphs)                                     TensorRT-LLM
 
 ``activations`` is the peak of the engine's own profiling run: the sampler's logits of the maximum number of sequences, in fp32
-with their copies, or the layers' buffers for a whole batch of prompt tokens, whichever is more; vLLM 0.19 logged both parts of
-59 starts on an H100 (``coefficients/serving/pool.json``).
+with their copies, or a layer's buffers for a whole step of ``T`` prompt tokens, whichever is more, beside the experts' buffers,
+which stay allocated; vLLM 0.19 logged 59 starts on an H100 (``coefficients/serving/pool.json``).
+
+    layer   = 2 T (3 H + 3 F/t)                 input, residual and output; gate, up and their product (models/llama.py)
+    experts = 2 T k (max(f, H) + max(2 f, H))   both buffers of k routed experts a token (layers/fused_moe/fused_moe.py)
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ from gpuwise.predict.memory.device import usable_bytes
 from gpuwise.predict.memory.kv_cache import PAGED, CacheLayout, kv_page_bytes, kv_pages, kv_pool_tokens, state_bytes
 from gpuwise.serve.engines.engine import EngineConfig
 from gpuwise.serve.engines.settings import EngineRules, Settings
+from gpuwise.serve.formats import WIDE_BYTES
 from gpuwise.serve.memory import UNIFIED_SHARE, rank_weights
 from gpuwise.serve.simulate.adapters import adapter_bytes
 from gpuwise.serve.simulate.kernel_steps import graph_sizes
@@ -33,6 +37,9 @@ from gpuwise.units import GIB
 _USUAL_GRAPHS = 512
 """Largest batch with a graph in the logged starts; with fewer sequences an engine captures no batch above twice that number
 (vllm config/vllm.py, _set_cudagraph_sizes)."""
+
+HIDDEN_COPIES, FFN_COPIES = 3.0, 3.0
+"""Rows as wide as the model and as its MLP that are alive at once in a layer of prompt tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,10 +138,7 @@ def engine_parts(
     weights = rank_weights(arch, config, accelerator)
     if options.adapters is not None:  # states for the maximum number of sequences are allocated when the engine starts
         weights += options.adapters.at_once * adapter_bytes(arch, options.adapters.rank, config.tp)
-    ffn = arch.ffn if arch.moe is None else arch.moe.expert_ffn * arch.moe.n_active + arch.moe.shared_ffn
-    layer = options.max_num_batched_tokens * 2.0 * (c["hidden_copies"] * arch.hidden + c["ffn_copies"] * ffn / config.tp)
-    sampler = c["logit_bytes"] * options.max_num_seqs * arch.vocab
-    activations = max(sampler, layer) + c["activation_base_bytes"] + (c["expert_bytes"] if arch.moe is not None else 0.0)
+    activations = _activation_bytes(arch, config, options, rules)
     outside = c["outside_bytes"] + (c["outside_group_bytes"] if config.tp * config.attention_dp > 1 else 0.0)
     captured = len(graph_sizes(min(2 * options.max_num_seqs, options.graph_most or _USUAL_GRAPHS))) / len(
         graph_sizes(_USUAL_GRAPHS)
@@ -148,6 +152,21 @@ def engine_parts(
         whole = requested / options.memory_share
         return replace(parts, requested=used + max(whole - used, 0.0) * options.memory_share)
     return parts
+
+
+def _activation_bytes(arch: Architecture, config: EngineConfig, options: Settings, rules: EngineRules) -> float:
+    """Peak of the engine's profiling run: a whole step of prompt tokens, then the sampler on every sequence."""
+    c, moe = load_json("pool"), arch.moe
+    assert options.max_num_seqs is not None and options.max_num_batched_tokens is not None
+    step = WIDE_BYTES * options.max_num_batched_tokens
+    ffn = arch.ffn if moe is None else moe.shared_ffn
+    layer = step * (HIDDEN_COPIES * arch.hidden + FFN_COPIES * ffn / config.tp)
+    sampler = (rules.logit_bytes or c["logit_bytes"]) * options.max_num_seqs * arch.vocab
+    experts = 0.0
+    if moe is not None:
+        hidden, inner = moe.latent or arch.hidden, moe.expert_ffn / config.moe_tp
+        experts = step * moe.n_active * (max(inner, hidden) + max(2 * inner, hidden))
+    return max(sampler, layer) + experts + float(c["activation_base_bytes"])
 
 
 def pool_memory(
