@@ -196,6 +196,7 @@ QUESTIONS: Mapping[str, Question] = {
             Field("disaggregate", "Prefill to decode replicas", example="auto", more=True),
             Field("lora", "Adapters", example="50:32:8", more=True),
             Field("draft", "Speculative tokens", example="3:2.4", more=True),
+            Field("enforce_eager", "No CUDA graphs", "flag", more=True),
             Field("context", "Longest request", more=True),
             Field("budget", "Budget, dollars an hour", more=True),
             *MONEY,

@@ -127,5 +127,5 @@ def test_a_burst_that_passes_is_no_growing_queue() -> None:
     arch = find_model("phi-3-medium")
     load = Load(find_workload("summarise"), arch.max_seq_len)
     one = Configuration(arch, find_cluster("2x4090").system, tensor_parallel(arch, "fp8", 1), Settings())
-    assert not operate(one, load, 1.43, (), 2400).saturated
+    assert not operate(one, load, 1.41, (), 2400).saturated
     assert operate(one, load, 1.69, (), 2400).saturated

@@ -11,7 +11,8 @@ from gpuwise.facts.models.catalogue import find_model
 from gpuwise.serve.engines.engine import EngineConfig
 from gpuwise.serve.engines.settings import Drafts, Settings
 from gpuwise.serve.simulate import Requests, Server
-from gpuwise.serve.simulate.drafts import DraftSteps
+from gpuwise.serve.simulate.drafts import DraftSteps, drafter_bytes
+from gpuwise.units import GIB
 
 ARCH = find_model("llama-3.1-8b")
 SYSTEM = find_cluster("1xH100-SXM5-80GB").system
@@ -75,3 +76,38 @@ def test_groups_that_attend_apart_share_the_requests():
     run = Server(arch, system, config, Settings(max_model_len=4096)).run(load(160, 20.0))
     assert run.replicas == 8
     assert np.isfinite(run.e2e_s).all()
+
+
+@pytest.mark.parametrize(
+    ("drafter", "tokens"), [("eagle", 410_128), ("ngram", 443_600), ("eagle3", 416_000), ("llama-3.2-1b", 340_000)]
+)
+def test_a_drafter_has_weights_and_a_cache(drafter: str, tokens: int) -> None:
+    """vLLM 0.9.1 with EAGLE: 51.63 GiB, 410,128 tokens (vllm issue 19996); the others by their sizes."""
+    drafts = Drafts(3, 2.99, drafter=drafter)
+    memory = Server(ARCH, SYSTEM, EngineConfig("vllm", version="0.9.1"), Settings(drafts=drafts)).memory
+    assert memory.tokens == pytest.approx(tokens, rel=0.003)
+    if drafter == "eagle":
+        assert memory.pool / GIB == pytest.approx(51.63, rel=0.003)
+
+
+def test_a_drafter_by_default_is_the_models_own() -> None:
+    deepseek, drafts = find_model("deepseek-v3"), Drafts(1, 1.8)
+    assert drafts.drafter_of(deepseek) == "mtp" and drafts.drafter_of(ARCH) == "eagle3"
+    config = EngineConfig("vllm", "fp8_block", tp=8, moe_tp=8)
+    # the checkpoint has 684.5e9 elements with the prediction block and its tables, 671.0e9 without (its scales are 0.04e9)
+    assert 8 * drafter_bytes(deepseek, config, drafts)[0] == pytest.approx(11.5e9 + 2 * 2 * 129280 * 7168, rel=0.02)
+    with pytest.raises(InputError, match="no multi-token prediction"):
+        Drafts(1, 1.8, drafter="mtp").drafter_of(ARCH)
+
+
+def test_without_graphs_a_step_takes_its_launches() -> None:
+    """vLLM 0.9.1 with --enforce-eager, Qwen3-14B in AWQ on an A100: 20.6 ms a token after 16,000 (vllm issue 20469)."""
+    arch, system = find_model("qwen3-14b"), find_cluster("A100-80GB").system
+    alone = Requests(np.zeros(1), np.full(1, 16000, np.int64), np.full(1, 200, np.int64))
+    tpot: list[float] = []
+    for eager in (True, False):
+        server = Server(arch, system, EngineConfig("vllm", "int4_wo", version="0.9.1"), Settings(eager=eager))
+        tpot.append(server.run(alone).mean("tpot"))
+    assert tpot[0] == pytest.approx(20.6e-3, rel=0.05) and tpot[1] < 0.65 * tpot[0]
+    eager, usual = (Server(ARCH, SYSTEM, EngineConfig("vllm"), Settings(eager=e)).memory for e in (True, False))
+    assert usual.parts.graphs > eager.parts.graphs == 0.0 and eager.pool - usual.pool == usual.parts.graphs

@@ -5,12 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from gpuwise.errors import InputError
 from gpuwise.facts.hardware.naming import find_cluster
 from gpuwise.facts.models.catalogue import find_model
 from gpuwise.serve.engines.engine import EngineConfig
 from gpuwise.serve.engines.releases import engine_rules, resolved
-from gpuwise.serve.engines.settings import FILTERED, SAMPLED_ON, Settings
-from gpuwise.serve.simulate import Server
+from gpuwise.serve.engines.settings import DRAWN, FILTERED, SAMPLED_ON, Settings
+from gpuwise.serve.simulate import Requests, Server
 
 H100_SYSTEM = find_cluster("h100-sxm").system
 H100 = H100_SYSTEM.accelerator
@@ -46,3 +47,44 @@ def test_tensorrt_engines_attend_to_all_tokens(version: str, window: object) -> 
     assert arch.window == 4096
     server = Server(arch, H100_SYSTEM, EngineConfig("trtllm", "fp8", version=version), Settings(max_model_len=22000))
     assert server.attending.window == window
+
+
+def tokens_per_s(config: EngineConfig, requests: Requests) -> float:
+    """Written tokens a second of ``vllm bench throughput``: all requests at once, tokens drawn without a filter."""
+    server = Server(find_model("qwen3-8b"), H100_SYSTEM, config, Settings(sampling=DRAWN, in_process=True))
+    run = server.run(requests)
+    return float(requests.output_tokens.sum() / (run.arrival_s + run.e2e_s).max())
+
+
+@pytest.mark.parametrize(
+    ("version", "weights", "measured"),
+    [("0.8.5", "bf16", 4482), ("0.10.2", "bf16", 5409), ("0.8.5", "fp8_block", 4868), ("0.10.2", "fp8_block", 5304)],
+)
+def test_releases_differ_by_what_their_host_takes(version: str, weights: str, measured: float) -> None:
+    """vllm bench throughput of Qwen3-8B on an H100, 1,000 prompts of 1,024 tokens and answers of 2,048 (vllm issue 25915)."""
+    requests = Requests(np.zeros(1000), np.full(1000, 1024, np.int64), np.full(1000, 2048, np.int64))
+    assert tokens_per_s(EngineConfig("vllm", weights, version=version), requests) == pytest.approx(measured, rel=0.09)
+
+
+@pytest.mark.parametrize(("name", "gpus", "gain"), [("llama-3-8b", 1, 2.7), ("llama-3-70b", 4, 1.8)])
+def test_the_host_of_the_first_releases_takes_more_than_the_gpu(name: str, gpus: int, gain: float) -> None:
+    """0.6.0 hid the host behind ten steps: 2.7 times the throughput of 0.5.3 for 8B on an H100, 1.8 for 70B on four, and 38 % of
+    the time of 8B was the GPU's (blog.vllm.ai/2024/09/05/perf-update.html, ShareGPT, 500 prompts)."""
+    rng = np.random.default_rng(0)
+    prompt, output = (np.clip(rng.lognormal(m, s, 500), 4, 1024).astype(np.int64) for m, s in ((4.6, 1.2), (4.9, 0.95)))
+    config = EngineConfig("vllm", version="0.5.3", tp=gpus)
+    server = Server(find_model(name), find_cluster(f"{gpus}xH100-SXM").system, config, Settings(max_model_len=4096))
+    busy = server.run(Requests(np.zeros(500), prompt, output)).busy_s
+    assert sum(busy.values()) / (sum(busy.values()) - busy["host"]) == pytest.approx(gain, rel=0.06)
+
+
+def test_prompts_are_whole_before_0_5_4_and_an_a100_has_small_steps_since_0_9() -> None:
+    a100 = find_cluster("A100-80GB").system.accelerator
+    chunked = [resolved(Settings(), EngineConfig("vllm", version=v), H100, 131_072).chunked_prefill for v in ("0.5.3", "0.5.4")]
+    assert chunked == [False, True]
+    assert [resolved(Settings(), EngineConfig("vllm", version=v), a100).max_num_batched_tokens for v in ("0.8.5", "0.9.0")] == [
+        8192,
+        2048,
+    ]
+    with pytest.raises(InputError, match=r"0\.2 is not simulated"):
+        engine_rules(EngineConfig("vllm", version="0.2"))

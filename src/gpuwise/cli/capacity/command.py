@@ -92,9 +92,12 @@ class Constraints:
     """Pipeline stages (vllm): 2. Without it: tried where links are slow, and where nothing else fits."""
     disaggregate: Annotated[str | None, Parameter(metavar="READ:WRITE")] = None
     """Separate replicas for prefill and decode: auto, or their ratio, 3:1 (vllm, sglang)."""
-    draft: Annotated[str | None, Parameter(metavar="TOKENS:KEPT")] = None
+    draft: Annotated[str | None, Parameter(metavar="DRAFTER:TOKENS:KEPT")] = None
     """Speculative decoding: draft tokens per step, and tokens accepted per step, 3:2.4. 3 alone: the acceptance measured on
-    code (2.99)."""
+    code (2.99). eagle, eagle3, mtp, ngram or a model in front sets the drafter, whose weights and cache take memory:
+    eagle:3, llama-3.2-1b:5:3.1."""
+    enforce_eager: Annotated[bool, Parameter(negative="")] = False
+    """Start the engine without CUDA graphs: more memory for the cache, slower steps of few tokens."""
     lora: Annotated[str | None, Parameter(metavar="ADAPTERS")] = None
     """LoRA adapters beside the model, used equally often: 50, or 50:32 with a rank, or 50:32:8 with 8 at once."""
     context: Length | None = None
@@ -203,7 +206,7 @@ def capacity(
         return capacity_passes_command(arch, on, passes, held.budget, held.price, held.provider, shown, json=json, html=html)
     held = as_named(model, arch, held)
     load, targets, demand = question(arch, asked, held)
-    wanted, today = wanted_of(held, load), datetime.date.today()
+    wanted, today = wanted_of(held, load, arch), datetime.date.today()
     if asked.concurrency is not None:
         if sent.measure is not None or calibrated:
             raise InputError("--measure and --calibrated are for a rate or users", hint="leave --concurrency out")
@@ -515,7 +518,7 @@ def _source(traffic: Traffic, context: int) -> tuple[Any, float]:
     return workload, number
 
 
-def wanted_of(constraints: Constraints, load: Load) -> Requirements:
+def wanted_of(constraints: Constraints, load: Load, arch: Architecture) -> Requirements:
     """The options as what the search must hold fast. Raises InputError and UnknownNameError."""
     from gpuwise.serve.capacity.configurations import USUAL_BITS, Requirements
     from gpuwise.serve.engines.engine import engine_name
@@ -530,9 +533,10 @@ def wanted_of(constraints: Constraints, load: Load) -> Requirements:
         constraints.tp,
         constraints.kv_cache,
         None if constraints.context is None else load.context,
-        None if constraints.draft is None else _draft(constraints.draft),
+        None if constraints.draft is None else _draft(constraints.draft, arch),
         None if constraints.lora is None else _adapters(constraints.lora),
         pp=constraints.pp,
+        eager=constraints.enforce_eager,
         apart=None if constraints.disaggregate is None else _apart(constraints.disaggregate),
     )
 
@@ -549,14 +553,27 @@ def _apart(text: str) -> tuple[int, int] | str:
     return int(parts[0]), int(parts[1])
 
 
-def _draft(text: str) -> Drafts:
-    """``3`` or ``3:2.4``. Raises InputError."""
-    from gpuwise.serve.engines.settings import Drafts, kept_on_code
+def _draft(text: str, arch: Architecture) -> Drafts:
+    """``3``, ``3:2.4`` or ``eagle:3:2.4``. Raises InputError and UnknownNameError."""
+    from gpuwise.facts.models.catalogue import find_model
+    from gpuwise.serve.engines.settings import DRAFTERS, Drafts, kept_on_code
 
-    tokens, _, acceptance = text.partition(":")
+    drafter, _, rest = ("", "", text) if text[:1].isdecimal() else text.partition(":")
+    tokens, _, acceptance = rest.partition(":")
     if not tokens.isdecimal() or int(tokens) > MOST_GUESSES:
-        raise InputError(f"--draft {text!r} cannot be read", hint="3 or 3:2.4, with at most 16 guesses")
-    return Drafts(int(tokens), positive_count(acceptance, "--draft") if acceptance else kept_on_code(int(tokens)))
+        raise InputError(f"--draft {text!r} cannot be read", hint="3, 3:2.4 or eagle:3:2.4, with at most 16 guesses")
+    if drafter and drafter not in DRAFTERS:
+        small = find_model(drafter)
+        if small.vocab != arch.vocab:
+            raise InputError(
+                f"{small.name} has a vocabulary of {small.vocab:,} tokens, {arch.name} of {arch.vocab:,}: it cannot draft for it",
+                hint="take a smaller model of the same family, or eagle3",
+            )
+    drafts = Drafts(
+        int(tokens), positive_count(acceptance, "--draft") if acceptance else kept_on_code(int(tokens)), drafter=drafter
+    )
+    drafts.drafter_of(arch)
+    return drafts
 
 
 def _adapters(text: str) -> Adapters:

@@ -153,6 +153,15 @@ def _figures(d: At, served: At, load: At, each: At, asked: bool) -> Iterator[Fig
     written = fleet["usd_per_million_output_tokens"]
     if written:
         yield Figure("a million written", written, span(written), "tokens")
+    yield _cache(served["memory"])
+
+
+def _cache(memory: At, fill: Phrase = "") -> Figure:
+    """Tokens of the cache, and whether a request of the longest length fits."""
+    tokens, most, asked = (Number(memory[key], "{:,.0f}".format) for key in ("kv_tokens", "longest_request", "max_model_len"))
+    fits: Phrase = "fits" if memory["max_model_len_fits"].value else ("does not fit: at most ", most)
+    size: Phrase = (fill, Number(memory["kv_bytes"], format_bytes), " a GPU; max_model_len ", asked, " ", fits)
+    return Figure("cache", (tokens, " tokens"), "", size)
 
 
 def _closed(d: At, budget_usd_per_hour: float | None) -> Answer:
@@ -188,8 +197,7 @@ def _closed(d: At, budget_usd_per_hour: float | None) -> Answer:
     if c["usd_per_million_output_tokens"]:
         price = c["usd_per_million_output_tokens"]
         figures.append(Figure("a million written", price.expected, span(price), ("tokens; ", usd, " an hour")))
-    held: Phrase = ("of ", cache["kv_tokens"], " tokens, ", Number(cache["kv_bytes"], format_bytes), " a GPU")
-    figures.append(Figure("cache", (Number(load["kv_fill"], _percent), " full"), "", held))
+    figures.append(_cache(cache, (Number(load["kv_fill"], _percent), " full; ")))
     rows = [
         Row(
             [
@@ -263,7 +271,7 @@ def _missed(d: At, ranked: list[Section], assumed: list[str]) -> Answer:
         f"{_named(d['model'].text)} on {d['on'].text}: nothing here keeps {_within(d)}" + (" reliably" if alone else ""),
         "no",
         " ".join(words),
-        [],
+        [_cache(miss["memory"])] if miss else [],
         [
             *ranked,
             *nearest,

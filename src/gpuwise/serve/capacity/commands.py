@@ -82,7 +82,7 @@ def _apart(configuration: Configuration, apart: tuple[int, int]) -> tuple[Comman
 def _note(configuration: Configuration) -> str:
     """Remark on what the user must provide or know."""
     length = _context(configuration)
-    cut = length < (configuration.server.options.max_model_len or configuration.arch.max_seq_len)
+    cut = length < configuration.server.max_model_len
     notes = [_weights_note(configuration), f"the cache holds requests of {length:,} tokens, no longer ones" if cut else ""]
     return "; ".join(n for n in notes if n)
 
@@ -91,14 +91,10 @@ def _context(configuration: Configuration) -> int:
     """Longest request in tokens; of an engine that starts with none longer, what its cache holds, to whole steps of 1,024
     where it holds one."""
     server = configuration.server
-    tokens = server.options.max_model_len or configuration.arch.max_seq_len
-    if not configuration.config.program.within_cache:
+    tokens, longest = server.max_model_len, server.longest_request
+    if longest >= tokens or not configuration.config.program.within_cache:
         return tokens
-    size = server.options.block_size or 1
-    pool = server.memory.blocks_of(tokens) * size
-    if pool >= tokens:
-        return tokens
-    return max(pool // LENGTH_STEP * LENGTH_STEP, min(pool, LENGTH_STEP))
+    return max(longest // LENGTH_STEP * LENGTH_STEP, min(longest, LENGTH_STEP))
 
 
 def _weights_note(configuration: Configuration) -> str:
@@ -155,7 +151,10 @@ def _options(configuration: Configuration) -> list[str]:
     words += ["--tp", str(c.tp)] if c.tp > 1 else []
     words += ["--pp", str(c.pp)] if c.pp > 1 and not c.program.in_turn else []
     words += ["--kv-cache", c.kv_dtype] if c.kv_dtype != "bf16" else []
-    words += ["--draft", f"{s.drafts.tokens}:{s.drafts.kept:g}"] if s.drafts is not None else []
+    if s.drafts is not None:
+        by = [s.drafts.drafter] if s.drafts.drafter else []
+        words += ["--draft", ":".join([*by, str(s.drafts.tokens), f"{s.drafts.kept:g}"])]
+    words += ["--enforce-eager"] if s.eager else []
     words += ["--lora", f"{s.adapters.count}:{s.adapters.rank}:{s.adapters.at_once}"] if s.adapters is not None else []
     return words + (["--disaggregate", "{}:{}".format(*configuration.apart)] if configuration.apart is not None else [])
 

@@ -118,7 +118,10 @@ class Configuration:
         if s.prefix_caching is False:
             parts.append("no prefix cache")
         if s.drafts is not None:
-            parts.append(f"speculative decoding of {s.drafts.tokens} tokens")
+            by = f" by {s.drafts.drafter}" if s.drafts.drafter else ""
+            parts.append(f"speculative decoding of {s.drafts.tokens} tokens{by}")
+        if s.eager:
+            parts.append("no CUDA graphs")
         if s.adapters is not None:
             parts.append(f"{s.adapters.at_once} of {s.adapters.count:,} adapters at once")
         if self.apart is not None:
@@ -146,6 +149,8 @@ class Configuration:
             "max_model_len": o.max_model_len,
             "chunked_prefill": o.chunked_prefill,
             "prefix_caching": o.prefix_caching,
+            "eager": o.eager,
+            "drafter": None if o.drafts is None else o.drafts.drafter_of(self.arch),
             "guessed_tokens": None if o.drafts is None else o.drafts.tokens,
             "kept_tokens": None if o.drafts is None else o.drafts.kept,
             "adapters": None if o.adapters is None else o.adapters.count,
@@ -177,6 +182,8 @@ class Requirements:
     """Measured over predicted times, learnt from measured loads."""
     pp: int | None = None
     """Pipeline stages; None: those that are worth trying."""
+    eager: bool = False
+    """Started without CUDA graphs."""
     apart: tuple[int, int] | str | None = None
     """Prefill replicas and decode replicas; :data:`AUTO`: balanced numbers."""
 
@@ -244,7 +251,7 @@ def _forms(arch: Architecture, wanted: Requirements) -> Iterator[EngineConfig]:
 def _made(arch: Architecture, system: System, wanted: Requirements, config: EngineConfig) -> Iterator[Configuration]:
     """``config`` with the engine's options as installed; nothing where the engine does not start with it."""
     if not why_refused(arch, config):
-        settings = Settings(max_model_len=wanted.context, drafts=wanted.drafts, adapters=wanted.adapters)
+        settings = Settings(max_model_len=wanted.context, drafts=wanted.drafts, adapters=wanted.adapters, eager=wanted.eager)
         yield Configuration(arch, system, config, settings, wanted.slowdown)
 
 
@@ -308,6 +315,8 @@ def _in_turn(arch: Architecture, system: System, most: int, wanted: Requirements
         raise InputError(
             f"speculative decoding and adapters are not simulated under {engine}", hint=f"take --engine {DEFAULT_ENGINE}"
         )
+    if wanted.eager:
+        raise InputError(f"--enforce-eager is not an option of {engine}", hint="leave it out, or take vllm, sglang or trtllm")
     if wanted.kv_dtype != "bf16":
         raise InputError(f"{engine}'s cache is simulated in 16 bits", hint="leave --kv-cache out")
     if wanted.tp not in (None, 1):

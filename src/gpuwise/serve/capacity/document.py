@@ -45,6 +45,7 @@ def capacity_document(answer: Capacity) -> dict[str, object]:
             "configuration": miss.limit.configuration.document(),
             "words": miss.limit.configuration.words,
             "alone": point_document(miss.limit.configuration, miss.limit.alone),
+            "memory": _memory(miss.limit.configuration),
             "why": miss.why,
             "feasible": _feasible(miss),
         },
@@ -60,7 +61,7 @@ def capacity_document(answer: Capacity) -> dict[str, object]:
 def closed_document(answer: Closed) -> dict[str, object]:
     """What a number of requests in flight get: ``closed`` in place of ``served``."""
     best, configuration = answer.best, answer.best.configuration
-    memory, usd = configuration.server.memory, answer.usd_per_hour
+    usd = answer.usd_per_hour
     written, starts = best.output_tokens_per_s, [_command(c) for c in start_commands(configuration)]
     price_of_million = None if usd is None else written.inverse(usd / HOUR_S * MEGA)
     engine_most = best.copies * configuration.server.limits.sequences
@@ -86,7 +87,7 @@ def closed_document(answer: Closed) -> dict[str, object]:
                 {"in_flight": x.total, "output_tokens_per_s": x.output_tokens_per_s} | point_document(configuration, x.point)
                 for x in answer.curve
             ],
-            "memory": {"kv_tokens": memory.tokens, "kv_bytes": memory.pool, "weight_bytes": memory.weights},
+            "memory": _memory(configuration),
             "price": answer.price,
             "usd_per_hour": usd,
             "usd_per_million_output_tokens": price_of_million,
@@ -134,7 +135,6 @@ def _load(answer: Capacity | Closed) -> dict[str, object]:
 
 def _served(served: Recommendation) -> dict[str, object]:
     configuration = served.configuration
-    memory = configuration.server.memory
     return {
         "configuration": configuration.document(),
         "words": configuration.words,
@@ -152,13 +152,27 @@ def _served(served: Recommendation) -> dict[str, object]:
             "kv_fill": served.saturation.kv_fill,
             "busy": served.saturation.busy,
         },
-        "memory": {"kv_tokens": memory.tokens, "kv_bytes": memory.pool, "weight_bytes": memory.weights},
+        "memory": _memory(configuration),
         "fleet": fleet_document(served.fleet),
         "curve": [point_document(configuration, p) for p in served.curve],
         "timeline": timeline(served.point),
         "start": _command(served.starts[0]),
         "start_all": [_command(c) for c in served.starts],
         "load_tests": [_command(c) for c in served.tests],
+    }
+
+
+def _memory(configuration: Configuration) -> dict[str, object]:
+    """Weights and cache of a GPU, and whether the cache holds the longest request the engine is started for."""
+    server = configuration.server
+    memory = server.memory
+    return {
+        "kv_tokens": memory.tokens,
+        "kv_bytes": memory.pool,
+        "weight_bytes": memory.weights,
+        "max_model_len": server.max_model_len,
+        "max_model_len_fits": server.max_model_len <= server.longest_request,
+        "longest_request": server.longest_request,
     }
 
 

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuwise.errors import InputError
+from gpuwise.facts.models.architecture import Architecture
 
 F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
@@ -26,6 +27,15 @@ RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 """Ranks an engine has kernels for (vllm config/lora.py MaxLoRARanks)."""
 
 
+EAGLE, EAGLE3, MTP, NGRAM = "eagle", "eagle3", "mtp", "ngram"
+DRAFTERS = (EAGLE, EAGLE3, MTP, NGRAM)
+"""What proposes tokens: a layer trained beside the model, the model's own multi-token prediction, or earlier text. Any other name
+is that of a smaller model."""
+
+NGRAM_MOST = 4
+"""Tokens of earlier text that are looked up (examples of docs.vllm.ai, speculative decoding)."""
+
+
 def kept_on_code(tokens: int) -> float:
     """Tokens a step of ``tokens`` guesses keeps, ``1 + a + .. + a^k``, on code. Other texts keep fewer."""
     return sum(KEPT_ON_CODE**j for j in range(tokens + 1))
@@ -34,11 +44,13 @@ def kept_on_code(tokens: int) -> float:
 @dataclass(frozen=True, slots=True)
 class Drafts:
     """``tokens`` drafted per step, ``kept`` tokens per step on average including the model's own, ``share`` of a step's time
-    per draft token (None: one layer and the head, as EAGLE and multi-token prediction have)."""
+    per draft token (None: that of ``drafter``)."""
 
     tokens: int
     kept: float
     share: float | None = None
+    drafter: str = ""
+    """One of :data:`DRAFTERS` or a model's name; empty: multi-token prediction if the model has it, else EAGLE-3."""
 
     def __post_init__(self) -> None:
         if self.tokens < 1:
@@ -49,6 +61,12 @@ class Drafts:
             )
         if self.share is not None and self.share < 0:
             raise InputError(f"a guess takes {self.share:g} of a step", hint="it is at least 0")
+
+    def drafter_of(self, arch: Architecture) -> str:
+        """What proposes tokens for ``arch``. Raises InputError for multi-token prediction that it does not have."""
+        if self.drafter == MTP and not arch.prediction_layers:
+            raise InputError(f"{arch.name} has no multi-token prediction layers", hint=f"take {EAGLE3} or a smaller model's name")
+        return self.drafter or (MTP if arch.prediction_layers else EAGLE3)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +116,8 @@ class Settings:
     """Largest batch with a captured graph."""
     graph_sizes: tuple[int, ...] | None = None
     """Batch sizes with a graph, in order, if the engine was configured with them (``cuda_graph_config.batch_sizes``)."""
+    eager: bool = False
+    """No graphs: the host launches every kernel (``enforce_eager``)."""
     scheduler: str | None = None
     """Scheduler from :data:`~gpuwise.serve.simulate.server.POLICIES`, if not the engine's default."""
     max_output: int | None = None
@@ -177,6 +197,8 @@ class EngineRules:
     probable, on an H100; 0: within what a sequence costs."""
     filtered: tuple[float, float] = (0.0, 0.0)
     """The same of a step that draws from the most probable."""
+    host_sequence_s: float = 0.0
+    """Scheduler seconds of each sequence of a step beyond the fitted costs."""
     draft_host_s: tuple[float, float] = (0.0, 0.0)
     """Scheduler seconds spent waiting for the accepted draft tokens, per step and per sequence."""
 

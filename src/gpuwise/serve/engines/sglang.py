@@ -7,7 +7,9 @@ import shlex
 from collections.abc import Mapping, Sequence
 
 from gpuwise.facts.hardware.accelerators import Accelerator
-from gpuwise.serve.engines.engine import DRAFT, HEAD, PORT, Command, Engine, Start, version_number
+from gpuwise.facts.models.catalogue import find_model
+from gpuwise.serve.engines.engine import DRAFT, HEAD, PORT, Command, Engine, Start, model_name, version_number
+from gpuwise.serve.engines.settings import DRAFTERS, MTP, NGRAM
 from gpuwise.units import MIB
 
 BOOTSTRAP_PORT = 8998
@@ -70,12 +72,17 @@ class SGLang(Engine):
         words += ["--chunked-prefill-size", str(o.max_num_batched_tokens * c.attention_dp if o.chunked_prefill else -1)]
         words += ["--max-running-requests", str(o.max_num_seqs), "--mem-fraction-static", f"{o.memory_share:g}"]
         words += ["--port", str(PORT)]
+        words += ["--disable-cuda-graph"] if o.eager else []
         words += [] if o.prefix_caching else ["--disable-radix-cache"]
         if o.drafts is not None:
-            k = o.drafts.tokens
-            words += ["--speculative-algorithm", "EAGLE3", "--speculative-draft-model-path", DRAFT]
-            words += ["--speculative-num-steps", str(k)]
-            words += ["--speculative-eagle-topk", "1", "--speculative-num-draft-tokens", str(k + 1)]
+            k, kind = o.drafts.tokens, o.drafts.drafter_of(start.arch)
+            words += ["--speculative-algorithm", {MTP: "NEXTN"}.get(kind, kind.upper()) if kind in DRAFTERS else "STANDALONE"]
+            if kind not in (MTP, NGRAM):
+                path = DRAFT if kind in DRAFTERS else model_name(find_model(kind))
+                words += ["--speculative-draft-model-path", path]
+            if kind != NGRAM:
+                words += ["--speculative-num-steps", str(k), "--speculative-eagle-topk", "1"]
+            words += ["--speculative-num-draft-tokens", str(k + 1)]
         if o.adapters is not None:
             a = o.adapters
             words += ["--enable-lora", "--lora-target-modules", "all", "--max-lora-rank", str(a.rank)]

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import shlex
 
-from gpuwise.serve.engines.engine import DRAFT, PORT, Command, Engine, Start
+from gpuwise.facts.models.catalogue import find_model
+from gpuwise.serve.engines.engine import DRAFT, PORT, Command, Engine, Start, model_name
+from gpuwise.serve.engines.settings import DRAFTERS, EAGLE, EAGLE3, MTP, NGRAM
 
 OPTIONS_FILE = "trtllm.yml"
 EXPERT_KERNELS = {
@@ -43,13 +45,17 @@ class TensorRTLLM(Engine):
         cache = ["  dtype: fp8"] if c.kv_dtype == "fp8" else []
         cache += [] if o.prefix_caching else ["  enable_block_reuse: false"]
         lines = ["enable_attention_dp: true"] if c.attention_dp > 1 else []
+        lines += ["cuda_graph_config: null"] if o.eager else []
         if cache:  # the file's group replaces the flag's
             lines += ["kv_cache_config:", f"  free_gpu_memory_fraction: {o.memory_share:g}", *cache]
         if o.scheduler == "max_utilisation":
             lines += ["scheduler_config:", "  capacity_scheduler_policy: MAX_UTILIZATION"]
         if o.drafts is not None:
-            lines += ["speculative_config:", "  decoding_type: Eagle3", f"  max_draft_len: {o.drafts.tokens}"]
-            lines += [f"  speculative_model: {DRAFT}"]
+            kind = o.drafts.drafter_of(start.arch)
+            name = {MTP: "MTP", NGRAM: "NGram", EAGLE: "Eagle", EAGLE3: "Eagle3"}.get(kind, "DraftTarget")
+            lines += ["speculative_config:", f"  decoding_type: {name}", f"  max_draft_len: {o.drafts.tokens}"]
+            if kind not in (MTP, NGRAM):
+                lines += [f"  speculative_model: {DRAFT if kind in DRAFTERS else model_name(find_model(kind))}"]
         if o.adapters is not None:
             a, dense = o.adapters, start.arch.moe is None
             modules = ["attn_q", "attn_k", "attn_v", "attn_dense"] + (["mlp_h_to_4h", "mlp_gate", "mlp_4h_to_h"] if dense else [])

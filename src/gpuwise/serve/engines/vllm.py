@@ -7,7 +7,10 @@ import json
 import shlex
 from collections.abc import Mapping, Sequence
 
-from gpuwise.serve.engines.engine import DRAFT, HEAD, PORT, Command, Engine, Start
+from gpuwise.facts.models.architecture import Architecture
+from gpuwise.facts.models.catalogue import find_model
+from gpuwise.serve.engines.engine import DRAFT, HEAD, PORT, Command, Engine, Start, model_name
+from gpuwise.serve.engines.settings import DRAFTERS, MTP, NGRAM, NGRAM_MOST, Drafts
 
 NIXL_PORT = 5600
 """First side channel between replicas that read and that write."""
@@ -80,11 +83,11 @@ class VLLM(Engine):
         words += ["--max-model-len", str(start.context)]
         words += ["--max-num-batched-tokens", str(o.max_num_batched_tokens), "--max-num-seqs", str(o.max_num_seqs)]
         words += ["--gpu-memory-utilization", f"{o.memory_share:g}"]
+        words += ["--enforce-eager"] if o.eager else []
         words += [] if o.chunked_prefill else ["--no-enable-chunked-prefill"]
         words += [] if o.prefix_caching else ["--no-enable-prefix-caching"]
         if o.drafts is not None:
-            guesses = {"method": "eagle3", "model": DRAFT, "num_speculative_tokens": o.drafts.tokens}
-            words += ["--speculative-config", json.dumps(guesses)]
+            words += ["--speculative-config", json.dumps(_guesses(o.drafts, start.arch))]
         if o.adapters is not None:
             a = o.adapters
             words += ["--enable-lora", "--max-loras", str(a.at_once), "--max-cpu-loras", str(a.count)]
@@ -105,3 +108,12 @@ class VLLM(Engine):
         for role, name in (("prefill", "prefiller"), ("decode", "decoder")):
             words += [f"--{name}-hosts", *(h for h, _ in parts[role]), f"--{name}-ports", *(str(p) for _, p in parts[role])]
         return Command("proxy", shlex.join(words), "of vLLM's repository; its replicas need pip install nixl")
+
+
+def _guesses(drafts: Drafts, arch: Architecture) -> dict[str, str | int]:
+    """The value of ``--speculative-config`` (vllm 0.33.0 config/speculative.py)."""
+    kind = drafts.drafter_of(arch)
+    if kind not in DRAFTERS:
+        return {"method": "draft_model", "model": model_name(find_model(kind)), "num_speculative_tokens": drafts.tokens}
+    own: Mapping[str, str | int] = {} if kind == MTP else {"prompt_lookup_max": NGRAM_MOST} if kind == NGRAM else {"model": DRAFT}
+    return {"method": kind, **own, "num_speculative_tokens": drafts.tokens}

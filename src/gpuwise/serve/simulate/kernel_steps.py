@@ -11,6 +11,7 @@ A step without a prompt runs the graph of the next captured size: its products t
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -144,10 +145,11 @@ class KernelSteps:
     """:class:`~gpuwise.serve.simulate.step_time.StepTime` of a layout under an engine's costs, ``layers_s`` those of its
     layers together. ``host_s`` per step and ``host_sequence_s`` per sequence are the scheduler's: in parallel with the device
     if ``ahead``, else after it. A step with more tokens than the largest graph (without ``prompt_graphs``, any step with a
-    prompt) is launched by the host, in at least ``eager_s``. ``sampling_s`` [0..most] is the sampling time by number of
-    sequences."""
+    prompt; with ``graph_most`` 0, every step) is launched by the host, in at least ``eager_s``. ``sampling_s`` [0..most] is the
+    sampling time by number of sequences."""
 
     __slots__ = (
+        "_after",
         "_alone",
         "_attention",
         "_c",
@@ -160,6 +162,7 @@ class KernelSteps:
         "_lines",
         "_q",
         "_seen",
+        "_seen_slope",
         "_tokens",
         "_work",
         "costs",
@@ -190,9 +193,9 @@ class KernelSteps:
         self.tables, self.costs, self.layers_s = tables, costs, layers_s
         n = np.arange(most_sequences + 1)
         captured = graph_sizes(graph_most) if sizes is None else np.array(sizes, np.int64)
-        self._eager_s, self._decode_graph = eager_s, int(captured[-1])
+        self._eager_s, self._decode_graph = eager_s, int(captured[-1]) if graph_most else 0
         self._graph_tokens = self._decode_graph if prompt_graphs else 0
-        padded = np.where(n <= captured[-1], captured[np.minimum(np.searchsorted(captured, n), len(captured) - 1)], n)
+        padded = np.where(n <= self._decode_graph, captured[np.minimum(np.searchsorted(captured, n), len(captured) - 1)], n)
         low, high = tables.lengths
         each = (tables.attention_s[:, 1] - tables.attention_s[:, 0]) / (high - low)
         each = np.maximum(each, 0.0)
@@ -205,12 +208,17 @@ class KernelSteps:
         if sampling_s is not None:
             gaps = gaps + sampling_s
         host = host_s + host_sequence_s * n
-        after = 0.0 if ahead else host
+        after = host * (0.0 if ahead else 1.0)
+        self._after: list[float] = after.tolist()
         products = costs.kernel_slowdown * np.interp(padded, rows, tables.decode_s)
         comm = costs.communication_slowdown * np.interp(padded, rows, tables.decode_comm_s)
         fixed = products + comm + attention + gaps + after
-        self.fixed: Sequence[float] = fixed.tolist()
-        self.slope: Sequence[float] = (seen * slope).tolist()
+        each_cached = seen * slope
+        self._seen_slope: list[float] = each_cached.tolist()
+        # at the length of the tables, a step is as long as its launches, or as its kernels
+        launched = (n > self._decode_graph) & (fixed + each_cached * n * math.sqrt(low * high) < eager_s)
+        self.fixed: Sequence[float] = np.where(launched, eager_s, fixed).tolist()
+        self.slope: Sequence[float] = np.where(launched, 0.0, each_cached).tolist()
         self.host: Sequence[float] = (host if ahead else np.zeros(len(n))).tolist()
         self._attention: list[float] = (attention + gaps + after).tolist()
         least = np.maximum(n, 1)
@@ -256,7 +264,7 @@ class KernelSteps:
             + line
             - self._line_alone[decoding]
             + self._attention[decoding]
-            + self.slope[decoding] * cached_tokens
+            + self._seen_slope[decoding] * cached_tokens
             + (attention if attention > 0.0 else 0.0)
             + (0.0 if decoding else floor)
         )
@@ -275,10 +283,11 @@ class KernelSteps:
         weights = np.minimum(work, least)
         comm = np.where(prompts, np.interp(tokens, t.tokens, t.work_comm_s), np.interp(decoding, t.rows, t.decode_comm_s))
         mean_cached: F64 = cached_tokens + decoding * (n_steps - 1) / 2.0
-        slope: F64 = np.array(self.slope, np.float64)
+        slope: F64 = np.array(self._seen_slope, np.float64)
         fixed: F64 = np.array(self._attention, np.float64)
         caches: F64 = fixed[decoding] + slope[decoding] * mean_cached
-        host = np.maximum(costs.iteration_s + costs.sequence_s * decoding + self.layers_s, 0.0)
+        after: F64 = np.array(self._after, np.float64)
+        host = np.maximum(costs.iteration_s + costs.sequence_s * decoding + self.layers_s, 0.0) + after[decoding]
         each: F64 = total_s / n_steps
         comm = costs.communication_slowdown * comm
         memory = weights + np.maximum(caches - host, 0.0)

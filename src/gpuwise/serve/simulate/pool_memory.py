@@ -30,6 +30,7 @@ from gpuwise.serve.engines.settings import EngineRules, Settings
 from gpuwise.serve.formats import WIDE_BYTES
 from gpuwise.serve.memory import UNIFIED_SHARE, rank_weights
 from gpuwise.serve.simulate.adapters import adapter_bytes
+from gpuwise.serve.simulate.drafts import drafter_bytes
 from gpuwise.serve.simulate.kernel_steps import graph_sizes
 from gpuwise.serve.simulate.slot_steps import slot_memory
 from gpuwise.units import GIB
@@ -140,8 +141,13 @@ def engine_parts(
         weights += options.adapters.at_once * adapter_bytes(arch, options.adapters.rank, config.tp)
     activations = _activation_bytes(arch, config, options, rules)
     outside = c["outside_bytes"] + (c["outside_group_bytes"] if config.tp * config.attention_dp > 1 else 0.0)
-    captured = len(graph_sizes(min(2 * options.max_num_seqs, options.graph_most or _USUAL_GRAPHS))) / len(
-        graph_sizes(_USUAL_GRAPHS)
+    if options.drafts is not None:
+        weights += drafter_bytes(arch, config, options.drafts)[0]
+    captured = (
+        0.0
+        if options.eager
+        else len(graph_sizes(min(2 * options.max_num_seqs, options.graph_most or _USUAL_GRAPHS)))
+        / len(graph_sizes(_USUAL_GRAPHS))
     )
     graphs = (c["graph_base_bytes"] + c["graph_layer_bytes"] * arch.n_layers / config.pp) * captured
     if rules.pool == "static":  # what is beside weights and cache comes out of the rest of the device
@@ -180,6 +186,8 @@ def pool_memory(
         return PoolMemory(EngineParts(memory.total, memory.weights, memory.workspace, 0.0, 0.0, False), tokens, tokens)
     parts = engine_parts(arch, accelerator, config, options, rules)
     pool = parts.pool
+    shared = 1.0 if options.drafts is None else 1.0 + drafter_bytes(arch, config, options.drafts)[1]  # with the drafter's
+    cached = pool / shared
     layout = replace(PAGED, tp=config.tp, stages=config.pp, dtype=config.kv_dtype, page_tokens=options.block_size)
     if pool < kv_page_bytes(arch, layout):
         raise NoRoomError(
@@ -187,11 +195,11 @@ def pool_memory(
             hint="split it over more GPUs or narrow its weights",
         )
     if not arch.n_attention_layers:  # states alone
-        sequences = int(pool // state_bytes(arch, layout))
+        sequences = int(cached // state_bytes(arch, layout))
         tokens = sequences * arch.max_seq_len
         return PoolMemory(parts, tokens, -(-tokens // options.block_size), sequences=sequences)
-    tokens = int(kv_pool_tokens(arch, pool, layout))
+    tokens = int(kv_pool_tokens(arch, cached, layout))
     windowed = None
     if rules.windows and arch.window is not None:
-        windowed = WindowedPool(arch, layout, pool // kv_page_bytes(arch, layout) - 1, options.max_num_batched_tokens or 0)
+        windowed = WindowedPool(arch, layout, cached // kv_page_bytes(arch, layout) - 1, options.max_num_batched_tokens or 0)
     return PoolMemory(parts, tokens, max(tokens // options.block_size - 1, 1), windowed)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
@@ -128,6 +129,22 @@ class Server:
         longest = int((requests.prompt_tokens + requests.output_tokens).max())
         alone = min(-(-longest // self.limits.block_tokens) + SPARE_BLOCKS, self.memory.blocks_of(longest))
         return replace(self.limits, n_blocks=max(self.memory.blocks_of(lengths, requests.output_tokens), alone))
+
+    @cached_property
+    def max_model_len(self) -> int:
+        """Longest request that the engine is started for: the model's context by default."""
+        return self.options.max_model_len or self.arch.max_seq_len
+
+    @cached_property
+    def longest_request(self) -> int:
+        """Longest request, at most the model's context, that the cache holds. Raises as :attr:`memory`."""
+        if self.rules.pool == "slots":
+            return self.max_model_len
+        size, spare = self.limits.block_tokens, SPARE_BLOCKS if self.rules.scheduler == "radix" else 0
+        fixed = self.options.kv_blocks
+        lengths = range(self.arch.max_seq_len + 1)
+        missing = bisect_left(lengths, True, key=lambda n: -(-n // size) + spare > (fixed or self.memory.blocks_of(n)))
+        return missing - 1
 
     def steps(self, context: int, only: tuple[tuple[int, ...], tuple[int, ...]] | None = None) -> Steps:
         """Step times for sequences with about ``context`` tokens; ``only`` for the given sequences and prompt tokens."""
@@ -261,7 +278,7 @@ class Server:
             raise InputError(f"routing {routing!r} is not one of " + ", ".join(ROUTINGS))
         if not len(requests):
             raise InputError("no requests to serve")
-        most = self.options.max_model_len or self.arch.max_seq_len
+        most = self.max_model_len
         longest = int((requests.prompt_tokens + requests.output_tokens).max())
         if longest > most:
             raise InputError(f"a request of {longest} tokens is longer than the context of {most}", hint="cut it or leave it out")
@@ -321,20 +338,23 @@ def _steps(server: Server, near: int, only: tuple[tuple[int, ...], tuple[int, ..
     tables = kernel_tables(server.attending, server.system, whole, *sizes, near, only)
     front, rules = server.front, server.rules
     logits = np.arange(most + 1, dtype=np.float64) * server.arch.vocab
+    eager_s = front.eager_s(server.arch)
+    if options.eager and not eager_s:  # as the newest release launches
+        eager_s = front_of(replace(server.config, version=None)).eager_s(server.arch)
     return KernelSteps(
         tables,
         front.costs,
         front.costs.layers_s(server.arch),
         most,
-        graph_most=options.graph_most or 1,
+        graph_most=0 if options.eager else options.graph_most or 1,
         sizes=options.graph_sizes,
         host_s=front.host_s,
-        host_sequence_s=front.host_sequence_s,
+        host_sequence_s=front.host_sequence_s + rules.host_sequence_s,
         ahead=rules.ahead,
         attention_slowdown=front.attention_slowdown,
         sampling_s=rules.sampling_s(options.sampling, logits, server.system.accelerator.memory_bandwidth_bytes_per_s),
         prompt_graphs=rules.prompt_graphs,
-        eager_s=front.eager_s(server.arch),
+        eager_s=eager_s,
     )
 
 
