@@ -84,9 +84,11 @@ def read() -> list[Row]:
         try:
             arch = find_model(name)
             moe, ep = arch.moe is not None, int(row["ep"])
-            config = EngineConfig(
-                "vllm", row["weights"], tp=n, moe_tp=n // ep if moe else 1, moe_ep=ep if moe else 1, version=VERSION
+            # Qwen's and DeepSeek's checkpoints in 8 bits scale blocks of 128 x 128, Meta's channels
+            weights = (
+                "fp8_block" if row["weights"] == "fp8" and arch.family != "llama" and "llama" not in arch.id else row["weights"]
             )
+            config = EngineConfig("vllm", weights, tp=n, moe_tp=n // ep if moe else 1, moe_ep=ep if moe else 1, version=VERSION)
             system = find_cluster(f"{n}x{GPUS[row['gpu']]}", prefer=USUAL).system
             context = PROMPT[row["task"]] + int(output / 2)
             steps = Server(arch, system, config, Settings(max_num_seqs=max(int(row["most"]), 8))).steps(context)

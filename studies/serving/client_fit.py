@@ -36,7 +36,11 @@ F64 = NDArray[np.float64]
 CLIENTS = (
     ("vllm", SINCE[1], ("request_s", "prompt_token_s", "prefill_slowdown")),
     ("sglang", "0.5", ("request_s", "eager_latent_layer_s")),
-    ("trtllm", "0.19", ("request_s", "prompt_token_s", "prefill_slowdown", "eager_layer_s", "eager_experts_layer_s")),
+    (
+        "trtllm",
+        "0.19",
+        ("request_s", "prompt_token_s", "prefill_slowdown", "eager_layer_s", "eager_experts_layer_s", "eager_latent_layer_s"),
+    ),
 )
 """Engine, the first version, and what is fitted of it; the rest is as it was."""
 EAGER = {"eager_layer_s": False, "eager_experts_layer_s": True}

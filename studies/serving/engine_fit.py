@@ -239,7 +239,7 @@ def fit_in_process(folder: Path) -> dict[str, float]:
     its prompts as slow as the second engine's; the error of devices kept from the fit, and that under the server's costs."""
     document: dict[str, Any] = load_json("load")
     entry, second = (next(e for e in document["engines"] if e["engine"] == "vllm" and e["since"] == v) for v in ("0.6", "0.8"))
-    runs = [r for r in read_static_batches(folder) if r.source == LABELS["vLLM"]]
+    runs = [r for r in read_static_batches(folder) if r.source == LABELS["vLLM"] and not r.reason]
     served = front_of(EngineConfig("vllm", version="0.6"))
     base = replace(served, request_s=0.0, attention_slowdown=1.0)
 

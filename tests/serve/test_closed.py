@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 
+import numpy as np
 import pytest
 
 from gpuwise.errors import InputError
@@ -13,9 +14,13 @@ from gpuwise.serve.capacity.answer import Capacity, Question, capacity_on
 from gpuwise.serve.capacity.closed import FINE, MOST_IN_FLIGHT, Closed, closed_on
 from gpuwise.serve.capacity.configurations import USUAL_BITS, Requirements
 from gpuwise.serve.capacity.fleet import Demand
+from gpuwise.serve.engines.engine import EngineConfig
+from gpuwise.serve.engines.settings import GREEDY, Settings
 from gpuwise.serve.load.load import Load
+from gpuwise.serve.load.requests import ClosedLoop, Requests
 from gpuwise.serve.load.targets import parse_targets
 from gpuwise.serve.load.workloads import find_workload, within
+from gpuwise.serve.simulate import Server
 
 TODAY = datetime.date(2026, 11, 1)
 
@@ -89,3 +94,14 @@ def test_more_users_never_need_fewer_gpus(think_s: float) -> None:
         assert served is not None
         counts.append(served.fleet.cluster.n_accelerators)
     assert counts == sorted(counts)
+
+
+def test_first_tokens_of_latent_attention_wait_for_the_host_under_tensorrt_llm() -> None:
+    """DeepSeek-R1 in 8 bits on eight H200, four users with prompts of about 920 tokens: 243 to 308 ms to the first token
+    (InferenceX, trtllm, tensor-parallel experts), of which the kernels take half."""
+    config = EngineConfig("trtllm", "fp8_block", kv_dtype="fp8", tp=8, moe_tp=8)
+    settings = Settings(1152, chunked_prefill=False, prefix_caching=False, sampling=GREEDY, max_model_len=2304)
+    server = Server(find_model("deepseek-v3"), find_cluster("8xH200").system, config, settings)
+    requests = Requests(np.zeros(16), np.full(16, 924), np.full(16, 919))
+    run = server.run(requests, closed=ClosedLoop(4, 0.0))
+    assert 0.2 < float(run.ttft_s[4:].mean()) < 0.35

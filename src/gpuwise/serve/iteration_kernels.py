@@ -193,6 +193,10 @@ def _experts(device: Accelerator, arch: Architecture, config: EngineConfig, toke
         rows = np.maximum(loads_of(skew, rows, moe.n_active * one, n_experts * one, ep * one, one).routed / moe.n_active, 1.0)
         n_experts, ep = n_experts // ep, 1
 
+    if _padded(config):
+        rows = np.maximum(rows, PADDED_ROWS * n_experts / min(moe.n_active, n_experts))
+        skew = "balanced"
+
     def seconds(name: str) -> KernelTime:
         found, one = layers(name, rows, skew), layers(name, np.ones(1), "balanced")
         return found._replace(time_s=np.maximum(found.time_s, one.time_s))
@@ -235,6 +239,24 @@ def _plain(config: EngineConfig, weights: str) -> bool:
     if since is None:
         return False
     return config.experts == "triton" or (version is not None and version_number(version) < version_number(since))
+
+
+PADDED_ROWS = 32
+"""Rows of each expert in Triton that take as long as DeepGEMM's padded ones, all experts among them: of 16, 32, 64 and 128 the
+best on token times of Qwen3 235B in 8 bits on H100 whose layouts and devices were kept from it, too (ML.ENERGY, aiconfigurator;
+benchmarks/records/serving/engines_2026-11-29.md)."""
+_UNPADDED_ON_EIGHT = "0.12"
+"""Version since which eight tensor ranks run Triton."""
+
+
+def _padded(config: EngineConfig) -> bool:
+    """Whether the engine's version pads the rows of each expert."""
+    versions = config.program.padded_experts.get(config.expert_weights or config.weights)
+    if versions is None or config.version is None or config.experts is not None:
+        return False
+    since, before = (version_number(v) for v in versions)
+    mine = version_number(config.version)
+    return since <= mine < before and not (config.tp == 8 and mine >= version_number(_UNPADDED_ON_EIGHT))
 
 
 def _expert_kernel(device: Accelerator, engine: Engine, weights: str, plain: bool = False) -> str | None:

@@ -86,6 +86,25 @@ def test_layouts_are_those_of_the_launch_script(tmp_path: Path) -> None:
     ]
 
 
+def test_users_are_those_published(tmp_path: Path) -> None:
+    """One run of 64 users, of which the table has the groups as 8 and as 64; ten users on each of eight ranks; weights that do
+    not fit on the device."""
+    lines = [
+        "silicon_concurrency=64;,trtllm,1.1.0rc2,deepseek-ai/DeepSeek-R1,h200_sxm,fp8,agg,8192,1024,8,1,8,1,8,6422,39.75",
+        "silicon_concurrency=64;,trtllm,1.1.0rc2,deepseek-ai/DeepSeek-R1,h200_sxm,fp8,agg,8192,1024,1,1,64,8,8,6422,39.75",
+        "silicon_concurrency=80;,trtllm,1.3.0rc1,nvidia/DeepSeek-R1-NVFP4,b200_sxm,fp4,agg,4000,1000,10,8,1,1,8,90,85",
+        "silicon_concurrency=416;,trtllm,1.3.0rc5,nvidia/Qwen3-32B-NVFP4,b200_sxm,fp4,agg,15000,500,13,2,1,2,1,90,85",
+        "silicon_concurrency=4;,vllm,0.12.0,Qwen/Qwen3-235B-A22B-FP8,h200_sxm,fp8,agg,4000,100,4,1,1,1,1,90,43.8",
+    ]
+    (tmp_path / "serving").mkdir()
+    (tmp_path / "serving/inferencex.csv").write_text("\n".join([HEADER, *lines]) + "\n")
+    rows = read_rows(tmp_path)
+    assert rows is not None
+    found = [(r.sequences, r.config.tp, r.config.attention_dp, r.config.moe_ep) for r in rows if r.config is not None]
+    assert found == [(64, 1, 8, 8), (64, 1, 8, 8), (80, 1, 8, 8)]
+    assert [bool(r.reason) for r in rows] == [False, False, False, True, True]
+
+
 def test_names() -> None:
     found = model_of("Qwen/Qwen3-VL-30B-A3B-Instruct")
     assert found is not None and found.id == "qwen3-30b-a3b"

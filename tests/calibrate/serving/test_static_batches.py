@@ -38,6 +38,16 @@ def test_rows_of_engines_and_devices_that_are_simulated_are_taken(folder: Path) 
     assert len(runs[0].requests) == 64
 
 
+def test_answers_that_ended_early_are_not_replayed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """GPT-J has a context of 2,048 tokens: with prompts of as many its answers end at once, in 0.35 ms a step (argonne-lcf/
+    LLM-Inference-Bench), while its weights take 3 ms to read."""
+    (tmp_path / "serving/load").mkdir(parents=True)
+    table = TABLE + "vLLM,EleutherAI/gpt-j-6b,Nvidia GH200 GPU,1,16,2048,2048,0.72\n"
+    (tmp_path / "serving/load/argonne_offline.csv").write_text(table)
+    monkeypatch.setattr(static_batches, "EVERY", 1)
+    assert [r.reason for r in read_static_batches(tmp_path)] == ["", "", static_batches.SHORT]
+
+
 def test_a_server_in_the_same_process_slows_the_first_engine_and_not_the_second(folder: Path) -> None:
     run = read_static_batches(folder)[0]
     called, served = (predicted(replay(run, f), run.figures[0]) for f in (None, front_of(EngineConfig("vllm", version="0.6"))))

@@ -17,7 +17,9 @@ from gpuwise.calibrate.tables import each, read_columns
 from gpuwise.errors import GpuwiseError
 from gpuwise.facts.hardware.systems import System
 from gpuwise.facts.models.architecture import Architecture
+from gpuwise.predict.memory.device import usable_bytes
 from gpuwise.serve.engines.engine import EngineConfig, version_number
+from gpuwise.serve.formats import weight_bytes
 from gpuwise.units import MILLI
 
 QUEUEING = "needs the serving-engine simulation"
@@ -188,10 +190,16 @@ def _inferencex_row(r: dict[str, Any]) -> ServingRow:
         return replace(base, reason=error.message[:80])
     if config is None:
         return replace(base, reason="layout in the table is not that of one serving group")
-    # the table's batch is one worker's, and one data-parallel rank's where attention is split that way
-    sequences = int(r["batch_size"]) * config.attention_dp
-    config = _as_started(config, r["model_path"])
     data_source = r["silicon_data_source"]
+    batch, groups = int(r["batch_size"]), 1 if math.isnan(r["attention_dp_size"]) else max(1, int(r["attention_dp_size"]))
+    published = re.search(r"silicon_concurrency=(\d+)", data_source)
+    # the table's batch is one group's; the same layout is written with 8 and with 64 groups, so that the users as published count
+    sequences = int(published[1]) if published else batch * config.attention_dp
+    if published and sequences == batch * groups * n > batch and config.attention_dp == 1:
+        config = replace(config, tp=1, attention_dp=n, moe_tp=1, moe_ep=n)  # each rank attends to users of its own
+    elif published and sequences != batch * groups:
+        return replace(base, reason="layout in the table is not that of one serving group")
+    config = _as_started(config, r["model_path"])
     date = re.search(r"measured=(\d{4}-\d\d-\d\d)", data_source)
     row = replace(
         base,
@@ -340,7 +348,12 @@ def _filled(row: ServingRow, model: str, gpu: str, n: int, config: EngineConfig 
         arch = model_of(model)
         if arch is None:
             return replace(row, reason=HYBRID)
-        return replace(row, architecture=arch, system=system_of(gpu, n), config=config)
+        system = system_of(gpu, n)
+        if config is not None:
+            held = weight_bytes(arch, config.weights, config.expert_weights)
+            if held > n * usable_bytes(system.accelerator):
+                return replace(row, reason="the weights do not fit on the devices in the table")
+        return replace(row, architecture=arch, system=system, config=config)
     except GpuwiseError as error:
         return replace(row, reason=error.message.split("\n")[0][:80])
 

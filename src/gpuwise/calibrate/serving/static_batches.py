@@ -20,6 +20,7 @@ from gpuwise.calibrate.tables import each
 from gpuwise.errors import GpuwiseError
 from gpuwise.serve.engines.engine import EngineConfig
 from gpuwise.serve.engines.settings import GREEDY, Settings
+from gpuwise.serve.formats import weight_bytes_read
 from gpuwise.serve.load.requests import Requests
 
 GPUS = {"Nvidia A100 GPU": "a100-sxm-40gb", "Nvidia H100 GPU": "h100-sxm", "Nvidia GH200 GPU": "gh200-96gb"}
@@ -29,6 +30,8 @@ LABELS = {"vLLM": "vLLM V0 in process throughput", "TensorRT-LLM": "trtllm stati
 EVERY = 8
 """One of this many rows of the table is used, by hash: they are similar."""
 LENGTH = 4096
+SHORT = "faster than its weights can be read: answers ended before their length"
+"""Models whose context is as long as the prompt stop at once (GPT-J, Llama 7B and BLOOM with 2,048 + 2,048 tokens)."""
 _TEXT = ("engine", "model", "gpu")
 _NUMBERS = ("tp", "concurrency", "input_len_mean", "output_len_mean", "e2e_mean_s")
 
@@ -55,11 +58,13 @@ def _run(r: dict[str, Any]) -> LoadRun | None:
         system = system_of(GPUS[r["gpu"]], tp)
     except GpuwiseError:
         return None
+    read_s = weight_bytes_read(arch, weights) / tp / system.accelerator.memory_bandwidth_bytes_per_s
     return LoadRun(
         LABELS[r["engine"]],
         f"{r['model'].split('/')[-1]} {r['gpu']} tp{tp}",
         r["gpu"],
         (Figure("token", r["e2e_mean_s"] / (n * output)),),
+        reason=SHORT if r["e2e_mean_s"] < output * read_s else "",
         architecture=arch,
         system=system,
         config=EngineConfig(engine, weights, tp=tp, version=version),

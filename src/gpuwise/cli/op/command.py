@@ -188,7 +188,8 @@ def _of_model(kind: str, words: Sequence[str], on: list[Target], against: Cpu | 
         asked, stored = options.pop("weights", None), arch.stored_format
         if asked is not None and stored is not None:
             check_agrees(arch, asked, [form for form in (stored,) if is_stored_as(form, asked)])
-        return one_model.decode(arch, asked or stored or "Q4_K_M", on, against, **options)
+        usual = "MXFP4" if arch.published_experts == "mxfp4" else "Q4_K_M"  # its files are published in no other format
+        return one_model.decode(arch, asked or stored or usual, on, against, **options)
     tokens = positive_count(words[1], "TOKENS")
     today = datetime.date.today()
     seq, precision = options.get("seq"), options.get("precision")

@@ -78,6 +78,8 @@ class Engine:
     family's default kernel."""
     flashinfer_experts: Mapping[str, str] = {}
     """By format, the version since which it uses FlashInfer's experts by default; before, Triton's."""
+    padded_experts: Mapping[str, tuple[str, str]] = {}
+    """By format, the versions from and before which experts run in DeepGEMM, which pads the rows of each expert."""
     fp8_experts_in_blocks: tuple[str, ...] = ()
     """Families on which 8-bit experts run in the kernels of block scales."""
     mxfp8_experts: tuple[str, ...] | None = None

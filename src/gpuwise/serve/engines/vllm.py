@@ -40,6 +40,9 @@ EXPERT_KERNELS = {
 }
 FLASHINFER_EXPERTS = {"fp8": "0.15", "fp8_block": "0.15", "bf16": "0.18"}
 """vllm pull requests 32414, 36286."""
+PADDED_EXPERTS = {"fp8_block": ("0.11", "0.15")}
+"""DeepGEMM by default (vllm-project/recipes 120: "enabled by default"; vllm pull requests 24462, 39331: each expert's rows are
+padded to 128, and Hopper prefers Triton again); with eight tensor ranks not since 0.12 (vllm pull request 29346)."""
 
 
 class VLLM(Engine):
@@ -61,6 +64,7 @@ class VLLM(Engine):
     encoder_graphs_since = "0.13"  # vllm-project/vllm pull request 30072
     expert_kernels = EXPERT_KERNELS
     flashinfer_experts = FLASHINFER_EXPERTS
+    padded_experts = PADDED_EXPERTS
     fp8_experts_in_blocks = ("Hopper",)
     mxfp8_experts = ("Blackwell",)
     marlin_experts = True
