@@ -1,4 +1,4 @@
-"""What people measured in public (``reports.toml``), asked as they would: ``python -m studies.reports.asked [WORDS]``.
+"""What people measured in public (``*.toml`` beside this), asked as they would: ``python -m studies.reports.asked [WORDS]``.
 
 Prints each answer beside the measurement, and how many are right (within 12.5 %), partly right (25 %) and wrong.
 """
@@ -17,7 +17,7 @@ from typing import Any, cast
 from gpuwise.cli.called import ask
 from gpuwise.errors import GpuwiseError
 
-REPORTS = Path(__file__).with_name("reports.toml")
+FOLDER = Path(__file__).parent
 VERDICTS = ("wrong", "partly", "right")
 """From worst to best."""
 RIGHT, PARTLY = 0.125, 0.25
@@ -26,7 +26,7 @@ RIGHT, PARTLY = 0.125, 0.25
 
 @dataclass(frozen=True)
 class Report:
-    """One row of ``reports.toml``: its fields are described there."""
+    """One row; ``reports.toml`` describes its fields."""
 
     source: str
     ask: str
@@ -75,8 +75,8 @@ def found(document: Any, path: list[str]) -> Any:
 
 
 def reports() -> list[Report]:
-    """All rows."""
-    return [Report(**row) for row in tomllib.loads(REPORTS.read_text())["report"]]
+    """All rows of all files."""
+    return [Report(**row) for file in sorted(FOLDER.glob("*.toml")) for row in tomllib.loads(file.read_text())["report"]]
 
 
 def main() -> None:

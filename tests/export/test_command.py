@@ -132,7 +132,7 @@ def test_nothing_is_written_for_what_its_launcher_does_not_start(on: str, capsys
     assert run(["plan", "gpt2", "--on", on, "--tokens", "1B", "--json"]) == 0
     assert _document(capsys)["best"]["flags"] == []  # type: ignore[index]
     assert run(["export", "gpt2", "--on", on]) == 2
-    assert "does not start on" in capsys.readouterr().err
+    assert "no tool that files are written for starts on" in capsys.readouterr().err
 
 
 def test_a_gpu_of_intel_is_started(capsys: pytest.CaptureFixture[str]) -> None:

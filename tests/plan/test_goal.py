@@ -153,7 +153,7 @@ def test_stacks_that_write_attention_out_do_so_on_any_gpu(stack: str, fused: boo
         ("48x8xA100-80GB-SXM", 2023, "megatron-core", True),
         ("48x8xA100-80GB-SXM", 2022, "megatron-deepspeed", False),
         ("A100-80GB-SXM", 2022, "eager-fsdp", False),
-        ("64xTPU-v3", 2022, "compiled-fsdp", False),
+        ("64xTPU-v3", 2022, "maxtext", False),
     ],
 )
 def test_a_year_runs_the_software_of_its_time(on: str, year: int | None, stack: str, fused: bool) -> None:
@@ -334,7 +334,7 @@ def test_a_stack_that_has_what_was_asked_for(asked: dict[str, int | str | bool],
         ("llama-3.1-8b", "8xA100-80GB-SXM", Wishes(lora_rank=16), "trainer"),
         ("llama-3.1-8b", "4090", Wishes(lora_rank=16, fused_loss=True), "trainer"),
         ("llama-3.1-70b", "8xA100-80GB-SXM", Wishes(lora_rank=16, fused_loss=True), "hf-fsdp"),
-        ("llama-3.1-8b", "4xTPU-v5e", Wishes(lora_rank=16), "compiled-fsdp"),
+        ("llama-3.1-8b", "4xTPU-v5e", Wishes(lora_rank=16), "maxtext"),
         ("llama-3.1-8b", "4090", Wishes(), "deepspeed"),
     ],
 )
@@ -353,7 +353,7 @@ def test_adapters_are_trained_by_the_trainer(name: str, cluster: str, wishes: Wi
         ("llama-3.2-3b", "H100-SXM", {"offload_optimizer": True}, "deepspeed"),
         ("llama-3.2-1b", "8xA100-80GB-SXM", {}, "trainer"),
         ("llama-3.1-8b", "8xA100-80GB-SXM", {"tp": 2}, "compiled-fsdp"),
-        ("llama-3.1-8b", "4xTPU-v5e", {}, "compiled-fsdp"),
+        ("llama-3.1-8b", "4xTPU-v5e", {}, "maxtext"),
     ],
 )
 def test_all_weights_are_fine_tuned_by_the_trainer(
@@ -362,7 +362,7 @@ def test_all_weights_are_fine_tuned_by_the_trainer(
     """Under DeepSpeed where a replica leaves no room for activations; pre-training takes it on one GPU that states fill."""
     wishes = Wishes(fixed=fixed)
     assert make_goal(find_model(name), find_cluster(cluster), wishes, fine_tuning=True).bases[0].stack == stack
-    others = ("megatron-core", "compiled-fsdp", "deepspeed")
+    others = ("megatron-core", "compiled-fsdp", "deepspeed", "maxtext")
     assert make_goal(find_model(name), find_cluster(cluster), wishes).bases[0].stack in others
 
 

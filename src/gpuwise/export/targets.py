@@ -275,6 +275,15 @@ def device_gaps(job: Job) -> tuple[str, ...]:
     return () if family is not None and a.family.startswith(family) else (a.name,)
 
 
+def check_device(job: Job) -> None:
+    """Raises InputError where no tool here starts on the device."""
+    if device_gaps(job):
+        raise InputError(
+            f"no tool that files are written for starts on {'; '.join(device_gaps(job))}",
+            hint="files are for PyTorch on GPUs of NVIDIA, AMD and Intel; the plan itself is of any",
+        )
+
+
 def gaps_of(job: Job, tool: Tool, engine: Engine | None = None) -> list[str]:
     """Parts of the job that ``tool`` and ``engine`` cannot express, each once."""
     gaps = [*device_gaps(job), *tool.gaps(job), *(engine.gaps(job) if engine and engine.gaps else ())]
@@ -309,11 +318,7 @@ def not_written(job: Job, tool: Tool, engine: Engine | None = None) -> Iterator[
 
 def write(job: Job, tool: Tool, engine: Engine | None = None) -> Written:
     """The job for ``tool``, started by ``engine``. Raises InputError naming the parts that they cannot express."""
-    if device_gaps(job):
-        raise InputError(
-            f"{tool.version} as written here does not start on {'; '.join(device_gaps(job))}",
-            hint="files are written for PyTorch on GPUs of NVIDIA, AMD and Intel; the plan itself is of any",
-        )
+    check_device(job)
     missing = list(dict.fromkeys(tool.gaps(job)))
     if missing:
         able = [t.name for t in TOOLS.values() if t is not tool and not any(t.gaps(job))]

@@ -15,6 +15,7 @@ from gpuwise.facts.models.architecture import Architecture
 from gpuwise.facts.models.known_runs import KnownRun, known_runs
 from gpuwise.units import format_count
 from gpuwise.workload.stacks.stack import FUSED_SINCE, HIDDEN_EXPERTS_SINCE, find_stack
+from gpuwise.workload.strategy import STACKS
 from gpuwise.workload.transformer.parameters import count_parameters
 
 PRETRAINING_SEQ_LEN = 8192
@@ -222,8 +223,11 @@ def _usual_stack(
 ) -> tuple[str, str]:
     """Like :func:`default_stack`; ``frozen`` and ``replica`` are the bytes of a base model's weights and of a model in
     training."""
-    if cluster.accelerator.vendor.lower() not in ("nvidia", "amd"):
-        return "compiled-fsdp", "PyTorch with a compiler is what runs on this vendor's devices"
+    vendor = cluster.accelerator.vendor.lower()
+    if vendor not in ("nvidia", "amd"):
+        own = next((stack for stack in STACKS if vendor in find_stack(stack).default_on), None)
+        why = f"what {cluster.accelerator.vendor}'s devices are trained with: one compiled program"
+        return (own, why) if own else ("compiled-fsdp", "PyTorch with a compiler is what runs on this vendor's devices")
     if fine_tuning:
         if cluster.n_accelerators == 1:
             return "trainer", TRAINER_WHY

@@ -91,6 +91,24 @@ class StackCosts:
             memory_slowdown=1.0,
         )
 
+    def of_one_program(self, slowdown: float, attention: float) -> StackCosts:
+        """These costs for a step that is one compiled program: the host issues nothing, and no host is waited for. ``slowdown``
+        is that of its kernels, ``attention`` a further one of attention's."""
+        return replace(
+            self,
+            launch_s=0.0,
+            kernel_gap_s=0.0,
+            layer_overhead_s=0.0,
+            stall_s=0.0,
+            sharded_update_s=0.0,
+            micro_batch_overhead_s=0.0,
+            step_overhead_s=0.0,
+            straggler=0.0,
+            matmul_slowdown=slowdown,
+            attention_slowdown=attention * slowdown,
+            memory_slowdown=slowdown,
+        )
+
     def spread(self, n_systems: float) -> float:
         """Standard deviation of log(measured / predicted) of a run on this many systems."""
         return self.log_sigma_many if n_systems > 1 else self.log_sigma
@@ -151,13 +169,16 @@ def find_stack_costs(stack: str, experts: bool = False) -> StackCosts:
     Raises UnknownNameError for a stack without any, DataError when its fields are not these.
     """
     table, stack = load_json("stacks")["stacks"], stack.partition("@")[0]
-    if stack not in table and stack in STACKS:
-        stack = find_stack(stack).like
-    stack = stack + EXPERTS if experts and stack + EXPERTS in table else stack
-    if stack not in table:
+    found = stack
+    while found not in table and found in STACKS:
+        found = find_stack(found).like
+    found = found + EXPERTS if experts and found + EXPERTS in table else found
+    if found not in table:
         raise UnknownNameError("stack", stack, table)
     try:
-        return StackCosts(**table[stack])
+        costs = StackCosts(**table[found])
     except TypeError as error:
         names = ", ".join(f.name for f in fields(StackCosts))
-        raise DataError(f"stacks.json: {stack}: {error}", hint=f"fields are {names}") from None
+        raise DataError(f"stacks.json: {found}: {error}", hint=f"fields are {names}") from None
+    facts = find_stack(stack) if stack in STACKS else None
+    return costs.of_one_program(facts.program_slowdown, facts.attention_slowdown) if facts and facts.one_program else costs

@@ -1,4 +1,4 @@
-"""Public reports are answered at least as well as ``reports.toml`` says."""
+"""Public reports are answered at least as well as their files say."""
 
 from __future__ import annotations
 

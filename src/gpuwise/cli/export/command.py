@@ -66,7 +66,7 @@ def export(
     """
     from dataclasses import replace
 
-    from gpuwise.export.targets import TOOLS, able_tool, find_target, gaps_of, write
+    from gpuwise.export.targets import TOOLS, able_tool, check_device, find_target, gaps_of, write
     from gpuwise.facts.software.compatibility import parse_version
 
     document = None
@@ -88,6 +88,7 @@ def export(
     job = replace(job, driver=driver)
     if data is not None:
         job = replace(job, data=_one_line(data))
+    check_device(job)
     own, engine = find_target(to, job.strategy.stack, adapters=job.strategy.lora_rank > 0)
     # of a plan's file nothing can be planned again: where no tool is named, one that can express it
     tool = own if lacking or (to or "").rpartition(":")[2] in TOOLS else able_tool(job, own, engine)
@@ -133,7 +134,7 @@ def _planned(
     the job has no use for."""
     from dataclasses import replace
 
-    from gpuwise.export.targets import device_gaps, find_target, gaps_of, stack_of
+    from gpuwise.export.targets import check_device, find_target, gaps_of, stack_of
     from gpuwise.plan.api import make_plan
     from gpuwise.plan.job import job_of, job_within
     from gpuwise.plan.unused import unused
@@ -147,11 +148,10 @@ def _planned(
     wishes = wishes_of(training, fixed, tokens=tokens)
     plan = make_plan(model, on, wishes)
     job = job_of(plan)
+    check_device(job)
     tool, engine = find_target(to, job.strategy.stack, adapters=job.strategy.lora_rank > 0)
-    lacking: tuple[str, ...] = ()
-    if not device_gaps(job):
-        made = job_within(lambda w: make_plan(model, on, w), wishes, plan, lambda j: gaps_of(j, tool, engine), stack_of(to))
-        job, lacking = made
+    made = job_within(lambda w: make_plan(model, on, w), wishes, plan, lambda j: gaps_of(j, tool, engine), stack_of(to))
+    job, lacking = made
     return job, lacking, tuple(unused(plan.goal, job.strategy))
 
 

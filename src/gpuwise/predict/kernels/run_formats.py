@@ -15,9 +15,10 @@ MATRIX = ("fp16", "bf16", "tf32", "fp8", "mxfp8", "nvfp4", "int8")
 
 
 def has_matrix_units(accelerator: Accelerator) -> bool:
-    """Whether half precision runs faster than fp32 vectors: matrix units, from Volta on and on every CDNA."""
+    """Whether half precision runs faster than fp32 vectors: matrix units, from Volta on, on every CDNA, and on chips that publish
+    no rate for fp32."""
     rates = accelerator.peak_flop_per_s
-    return "fp16" in rates and "fp32" in rates and rates["fp16"] > 1.5 * rates["fp32"]
+    return rates.get("fp16", rates.get("bf16", 0.0)) > 1.5 * rates.get("fp32", 0.0)
 
 
 def matrix_units(accelerator: Accelerator) -> bool:
@@ -40,20 +41,22 @@ def run_format(accelerator: Accelerator, dtype: str, *, emulated: bool = True) -
     Raises UnpredictableError if it has no rate for ``dtype`` and no substitute is allowed (``emulated`` False).
     """
     rates = accelerator.peak_flop_per_s
+    # without a rate for fp32: one 16-bit pass, XLA's default precision on TPUs (docs.jax.dev, jax_default_matmul_precision)
+    fp32 = "fp32" if "fp32" in rates else next((half for half in ("bf16", "fp16") if half in rates), "fp32")
     if dtype == "tf32":
-        return "tf32" if "tf32" in rates else "fp32"
+        return "tf32" if "tf32" in rates else fp32
     if not emulated:
         accelerator.peak(arithmetic(accelerator, dtype))
         return dtype
     if dtype in HALF:
-        return dtype if dtype in rates and matrix_units(accelerator) else "fp32"
+        return dtype if dtype in rates and matrix_units(accelerator) else fp32
     if dtype in ("c64", "c32"):
-        return "fp32"
+        return fp32
     if dtype == "c128":
         return "fp64"
     if dtype in ("i8", "u8"):
-        return "int8" if "int8" in rates else "fp32"
-    return dtype if dtype in rates else "fp32"
+        return "int8" if "int8" in rates else fp32
+    return dtype if dtype in rates else fp32
 
 
 def default_precision(accelerator: Accelerator) -> tuple[str, str]:

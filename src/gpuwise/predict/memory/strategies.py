@@ -460,14 +460,15 @@ class _Making:
         if i == 0:
             lead = self._by_policy(s.lead_extra) * (c.offload_activations == 0)
             activations = activations + flights * (s.embedding[at] + lead)
-        transient = excess + states.gathered + states.scattered + self._matrix()
+        ahead, scattered = self._unsharded(states)
+        transient = excess + ahead + scattered + self._matrix()
         gradients, late = _gradients_of(states, c, rules)
         none = np.zeros(1)
         moments = [Moment(none, activations, none, transient)]
         if i != 1:
             has_head = one | folded(c.schedule, c.pp) if i == 0 else np.ones_like(one)
             head_weight = s.head_matrix[at] * self._element()
-            gathered = states.gathered + states.gathered_head
+            gathered = ahead + states.gathered_head
             head = s.head_excess[at] + gathered + head_weight * (self.c.base.lora_rank == 0)
             # fully sharded runs hold the head's gradients beside the loss's copies (fitted on torchtitan's)
             at_loss = head if rules.master_is_weight else gathered
@@ -507,6 +508,13 @@ class _Making:
 
     def _element(self) -> float:
         return 4.0 if self.c.base.precision in ("fp32", "tf32") else 2.0
+
+    def _unsharded(self, states: StageStates) -> tuple[F64, F64]:
+        """What of fully sharded weights is gathered at once, and what of their gradients waits to be scattered."""
+        if not self.rules.gathers_by_matrix:
+            return states.gathered, states.scattered
+        matrix = self.saved.matrix[self.at] * self._element()
+        return np.minimum(states.gathered, 2.0 * matrix), np.minimum(states.scattered, matrix)
 
     def _matrix(self) -> F64 | float:
         """A weight gradient before it is accumulated, or a 4-bit weight written out for its product."""

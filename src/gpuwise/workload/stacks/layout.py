@@ -69,7 +69,7 @@ class LayoutRules:
         pipeline = int(asked.get("pp", 1)) > 1
         shardings = self.shardings_with_pipeline if pipeline else self.shardings
         return (
-            asked.get("schedule", "1f1b") in self.schedules
+            ("schedule" not in asked or asked["schedule"] in self.schedules)
             and asked.get("sharding", "none") in shardings
             and (self.pipeline or not pipeline)
             and (self.tensor or int(asked.get("tp", 1)) == 1)

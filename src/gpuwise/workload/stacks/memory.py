@@ -40,6 +40,9 @@ class MemoryRules:
     """CUDA modules are all loaded at start (before CUDA 11.7): a larger context."""
     live_elements: float = 0.0
     """Elements of fully sharded parameters that stay gathered, where more than two layers are; 0: two layers."""
+    gathers_by_matrix: bool = False
+    """Fully sharded weights are gathered a matrix at a time, the next one ahead, and a gradient is scattered as soon as it is
+    there (XLA's scheduler); otherwise a layer at a time."""
     bucket_elements: float = 0.0
     """Elements of each buffer that gradients wait in to be reduced; it is made whole, however small the model."""
     buckets_replicas: bool = False

@@ -151,6 +151,15 @@ class Stack:
     """A model's multi-token-prediction blocks are trained with it, behind the last layer."""
     per_op: bool = False
     """Plain PyTorch: every operation of the modules is a separate row (``transformer.eager``), without a fit of the whole."""
+    one_program: bool = False
+    """The whole step is one compiled program, which the host starts once: nothing waits for a launch, a hook or another host
+    (XLA)."""
+    program_slowdown: float = 1.0
+    """Time of the kernels of such a program over what the device does at best: what its compiler loses."""
+    attention_slowdown: float = 1.0
+    """The same of its attention kernel, beyond that."""
+    default_on: tuple[str, ...] = ()
+    """Vendors, in small letters, whose devices are trained with it unless another is named."""
     compiled: bool = False
     """With ``per_op``: forward and backward through ``torch.compile``."""
     fused_cast: bool = True
@@ -285,6 +294,7 @@ def find_stack(name: str) -> Stack:
                 facts[key] = {**facts.get(key, {}), **value} if key in _SECTIONS else value
     sections = {section: _section(name, section, facts.pop(section, {})) for section in _SECTIONS}
     try:
+        facts["default_on"] = tuple(facts.get("default_on", ()))
         if like := facts.get("like"):
             return replace(find_stack(like), name=name, **facts, **sections)
         return Stack(name=name, **facts, **sections)

@@ -99,8 +99,8 @@ class Device:
 _DEFAULT_CLOCK_HZ = 1.5e9
 """For devices that publish no clock; affects only fixed latencies (microseconds)."""
 _FLOP_PER_UNIT_AND_CLOCK = 2048.0
-"""For devices that publish no unit count: the dense 16-bit rate of an A100 streaming multiprocessor per
-clock."""
+"""For devices that publish no clock, or no unit count: the dense 16-bit rate of an A100 streaming multiprocessor per clock. Such
+a device's units are not multiprocessors: one of Trainium's two cores does the work of forty."""
 _POWER_SHARE = 0.85
 """Dynamic share of the board's power limit; the rest is static. Only its product with the fitted joules matters."""
 
@@ -110,7 +110,8 @@ def device_of(accelerator: Accelerator, math_dtype: str, rate_share: float = 1.0
     UnpredictableError when it has no rate for it."""
     peak = accelerator.peak(math_dtype)
     clock = accelerator.boost_hz or _DEFAULT_CLOCK_HZ
-    units = accelerator.compute_units or max(1.0, round(peak / (_FLOP_PER_UNIT_AND_CLOCK * clock)))
+    alike = max(1.0, round(peak / (_FLOP_PER_UNIT_AND_CLOCK * clock)))
+    units = accelerator.compute_units if accelerator.compute_units and accelerator.boost_hz else alike
     return Device(
         units=float(units),
         rate_flop_per_s=rate_share * burst_rate(peak, units, accelerator.boost_hz),
