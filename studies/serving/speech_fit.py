@@ -26,7 +26,7 @@ from gpuwise.facts.software.speech_programs import SpeechProgram, speech_program
 from gpuwise.interval import Z80
 from gpuwise.serve.engines.costs import engine_costs
 from gpuwise.serve.engines.engine import ENGINES, EngineConfig
-from gpuwise.serve.passes.speech import TOKENS_PER_WINDOW, WINDOW_S, SpeechCosts, SpeechWork, speech_work
+from gpuwise.serve.passes.speech import HOST_YEAR, TOKENS_PER_WINDOW, WINDOW_S, SpeechCosts, SpeechWork, speech_work
 from studies.coefficient_files import write
 from studies.optimizers import least_squares
 
@@ -92,7 +92,7 @@ def read_runs(path: Path = TABLE) -> list[Run]:
 def seconds_of(run: Run, values: dict[str, float]) -> tuple[float, float]:
     """Seconds of a run's batch, and the host's."""
     work = replace(run.work, tokens=run.work.tokens * values["french"]) if run.french else run.work
-    return work.seconds(costs_of(run, values).on_host_of(run.year, values["pace"]))
+    return work.seconds(costs_of(run, values).on_host(math.exp(-values["pace"] * (run.year - HOST_YEAR))))
 
 
 def costs_of(run: Run, values: dict[str, float]) -> SpeechCosts:

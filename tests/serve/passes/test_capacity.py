@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,7 @@ from gpuwise.serve.passes import batches
 from gpuwise.serve.passes.batches import AT_ONCE, Batcher, BatchTimes, fewest, largest, simulate
 from gpuwise.serve.passes.capacity import PassCapacity, PassQuestion, capacity_of_passes, usual_target
 from gpuwise.serve.passes.encoders import Encoders
-from gpuwise.serve.passes.kind import USUAL_TARGET, Model
+from gpuwise.serve.passes.kind import USUAL_TARGET, How, Model
 from gpuwise.serve.passes.vision import convnet_times
 
 TODAY = datetime.date(2026, 11, 23)
@@ -183,10 +184,60 @@ def test_images_take_what_validate_says() -> None:
 
 
 def test_an_image_takes_the_shares_of_a_product_where_no_kernel_is_known() -> None:
-    """A V100 has no bf16, an SDXL no counted network: neither is refused."""
-    for name, gpu in (("flux-dev", "v100-sxm-32gb"), ("sdxl", "rtx-4090")):
+    """A V100 has no bf16: it is not refused."""
+    for name, gpu in (("flux-dev", "v100-sxm-32gb"),):
         answer = ask(find_denoiser(name), find_cluster(gpu), workload="image")
         assert answer.alone_s > 1.0
+
+
+PICTURES = [
+    # fal-ai/stable-diffusion-benchmarks README: Diffusers, torch 2.1, SDPA
+    ("sd-1.5", "a100-80gb", How(steps=50), 1.604, 0.2),
+    # huggingface.co/stabilityai/stable-diffusion-xl-1.0-tensorrt: baseline; pytorch.org/blog/accelerating-generative-ai-3: 3.31 s
+    ("sdxl", "a10", How(steps=30), 9.4, 0.1),
+    ("sdxl", "a100-80gb", How(steps=30), 3.5, 0.15),
+    # huggingface/diffusers issue 9095: nearly 90 s in fp16 with enable_model_cpu_offload
+    ("flux-dev", "v100-sxm2-32gb", How(steps=50, offload="model"), 90.0, 0.25),
+    # aredden/flux-fp8-api README: the original code at 1.74 steps a second
+    ("flux-dev", "rtx-6000-ada", How(steps=28), 16.1, 0.15),
+]
+
+
+@pytest.mark.parametrize(("model", "gpu", "how", "published_s", "within"), PICTURES)
+def test_a_picture_takes_what_was_published(model: str, gpu: str, how: How, published_s: float, within: float) -> None:
+    answer = ask(find_denoiser(model), find_cluster(gpu), workload="image", targets=parse_targets("e2e_p95=1h"), how=how)
+    assert answer.alone_s == pytest.approx(published_s, rel=within)
+
+
+def test_steps_size_frames_and_offload_change_a_picture_as_they_should() -> None:
+    one = find_cluster("rtx-4090")
+
+    def alone(model: str = "sdxl", workload: str = "image", **how: Any) -> float:
+        maker = find_denoiser(model, f"{workload}s")
+        return ask(maker, one, workload=workload, targets=parse_targets("e2e_p95=9h"), how=How(**how)).alone_s
+
+    usual = alone()
+    assert alone(steps=60) == pytest.approx(2 * usual, rel=0.15)
+    assert alone(size=(512, 512)) < 0.6 * usual < usual < alone(size=(1024, 2048)) < 4 * usual
+    assert usual < alone(offload="model") < alone(offload="sequential")
+    video = alone("wan-2.1-1.3b", "video")
+    assert alone("wan-2.1-1.3b", "video", frames=41) < 0.5 * video  # attention is of all frames
+    for bad in ({"steps": 0}, {"size": (20, 20)}, {"frames": 3}, {"offload": "disk"}, {"program": "sglang"}):
+        with pytest.raises(InputError) as caught:
+            alone(**bad)
+        assert caught.value.hint
+    with pytest.raises(InputError, match="makes no images"):
+        ask(BERT, one, workload="embed", how=How(steps=3))
+
+
+def test_a_device_without_the_memory_copies_layers() -> None:
+    """FLUX.1 in 16 bits does not fit 8 GB; layer by layer it does."""
+    small, flux = find_cluster("rtx-4060"), find_denoiser("flux-dev")
+    with pytest.raises(InputError) as caught:
+        ask(replace(flux, bits=(16,)), small, workload="image")
+    assert caught.value.hint and "--offload sequential" in caught.value.hint
+    answer = ask(flux, small, workload="image", targets=parse_targets("e2e_p95=1h"), how=How(offload="sequential"))
+    assert answer.alone_s > 28 * flux.parameters * 2 / 32e9
 
 
 def test_images_are_made_one_after_the_other() -> None:

@@ -31,7 +31,9 @@ else:
     Shown = options_shown("capacity")
 
 ARRIVALS = ("poisson", "gamma", "diurnal")
-OF_PASSES = ("workload", "slo", "rate", "max", "batching", "price", "provider", "context", "budget", "engine")
+DRAWN = ("steps", "resolution", "frames", "offload")
+"""Options of images and videos."""
+OF_PASSES = ("workload", "slo", "rate", "max", "batching", "price", "provider", "context", "budget", "engine", *DRAWN)
 """Options that mean something there."""
 LEAST_REQUESTS = 50
 """Of a trace that is replayed."""
@@ -72,6 +74,14 @@ class Traffic:
     """Report the highest throughput within the latency targets."""
     batching: Annotated[str | None, Parameter(metavar="KIND:N")] = None
     """For embed, rerank, vision and speech: dynamic:32, dynamic:32:5ms (wait at most 5 ms for a full batch) or static:32."""
+    steps: Whole | None = None
+    """Image and video: denoising steps. Without it: the model's usual number."""
+    resolution: Annotated[str | None, Parameter(metavar="WIDTHxHEIGHT")] = None
+    """Image and video: pixels, 1344x768."""
+    frames: Whole | None = None
+    """Video: frames."""
+    offload: Annotated[str | None, Parameter(metavar="model|sequential")] = None
+    """Image and video: what waits in the host's memory: model (networks take turns) or sequential (layer by layer)."""
 
 
 @Parameter(name="*")
@@ -195,6 +205,9 @@ def capacity(
     if asked.workload is None:
         asked = replace(asked, workload=usual_workload(arch))
     _check_sent(sent)
+    drawn = sorted(given(asked, CHAT).keys() & {*DRAWN})
+    if drawn and asked.workload not in WORKLOADS:
+        raise InputError(f"--{drawn[0]} is for images and videos", hint="with --workload image or video")
     if asked.batching is not None and asked.workload not in WORKLOADS:
         raise InputError("--batching is for forward passes", hint="with --workload embed, rerank, vision or speech")
     if asked.workload in WORKLOADS or not isinstance(arch, Architecture):
@@ -353,7 +366,18 @@ def _passes(traffic: Traffic, constraints: Constraints) -> PassQuestion:
     chosen = given(traffic, CHAT) | given(constraints, FREE)
     refuse(chosen, f"is of models that write: {traffic.workload} writes nothing", allowed=OF_PASSES)
     assert traffic.workload is not None
-    return question_of(traffic.workload, traffic.slo, traffic.rate, constraints.context, traffic.batching, constraints.engine)
+    return question_of(
+        traffic.workload,
+        traffic.slo,
+        traffic.rate,
+        constraints.context,
+        traffic.batching,
+        constraints.engine,
+        traffic.steps,
+        traffic.resolution,
+        traffic.frames,
+        traffic.offload,
+    )
 
 
 def _ranked(

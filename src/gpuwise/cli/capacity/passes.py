@@ -34,8 +34,27 @@ def batcher_of(text: str | None) -> Batcher:
     return Batcher(most, positive_duration(rest[1], "--batching") if len(rest) == 2 else 0.0)
 
 
+def size_of(text: str) -> tuple[int, int]:
+    """Width and height: ``1344x768``, or one side of a square. Raises InputError."""
+    from gpuwise.errors import InputError
+
+    sides = text.lower().split("x")
+    if len(sides) not in (1, 2) or not all(side.strip().isdecimal() for side in sides):
+        raise InputError(f"--resolution {text!r} cannot be read", hint="width x height: 1344x768")
+    return int(sides[0]), int(sides[-1])
+
+
 def question_of(
-    workload: str, slo: str | None, requests_per_s: float | None, tokens: int | None, batching: str | None, engine: str
+    workload: str,
+    slo: str | None,
+    requests_per_s: float | None,
+    tokens: int | None,
+    batching: str | None,
+    engine: str,
+    steps: int | None = None,
+    resolution: str | None = None,
+    frames: int | None = None,
+    offload: str | None = None,
 ) -> PassQuestion:
     """The options as a question. Raises InputError."""
     import datetime
@@ -48,7 +67,9 @@ def question_of(
     whole = workload == "speech" and math.isinf(batcher.delay_s)  # a recording that is there: no window waits for others
     targets = parse_targets(slo) if slo is not None else () if whole else (usual_target(workload),)
     program, _, version = engine.partition("@")
-    return PassQuestion(workload, targets, datetime.date.today(), requests_per_s, tokens, batcher, How(program, version or None))
+    size = None if resolution is None else size_of(resolution)
+    how = How(program, version or None, steps, size, frames, offload or "")
+    return PassQuestion(workload, targets, datetime.date.today(), requests_per_s, tokens, batcher, how)
 
 
 def capacity_passes_command(

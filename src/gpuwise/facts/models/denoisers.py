@@ -41,7 +41,7 @@ class Denoiser:
     frames: int = 0
     """Of the video that ``flop`` and ``other_bytes`` are for; 0: it makes images."""
     network: str = ""
-    """Its key in ``serve/passes/diffusion/networks.py`` where its kernels were counted."""
+    """Its key in ``serve/passes/diffusion`` where its kernels were counted."""
     notes: str = ""
 
     @property

@@ -21,7 +21,7 @@ from gpuwise.predict.estimate import Estimate
 from gpuwise.serve.load.targets import Target
 from gpuwise.serve.passes.batches import AT_ONCE, Batcher, BatchTimes, PassPoint, fewest, largest
 from gpuwise.serve.passes.encoders import Encoders
-from gpuwise.serve.passes.images import Images
+from gpuwise.serve.passes.images import Images, as_asked, made_words
 from gpuwise.serve.passes.kind import AS_USUAL, USUAL_TARGET, How, Model, PassKind
 from gpuwise.serve.passes.speech import Speech, reads_sound
 from gpuwise.serve.passes.vision import Vision, server_adds_s
@@ -146,6 +146,7 @@ class PassCapacity:
             "full_items_per_s": self.times.full_per_s,
             "sound_s_each": self.sound_s,
             "program": self.asked.how.program,
+            "made": made_words(as_asked(self.arch, self.asked.how)) if isinstance(self.arch, Denoiser) else None,
             "latency_s": None if point is None else {f"p{q:g}": point.latency(q) for q in (50.0, 95.0, 99.0)},
             "mean_batch": None if point is None else point.mean_batch,
             "accelerators": self.accelerators,

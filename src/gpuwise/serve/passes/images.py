@@ -2,26 +2,29 @@
 
     t = steps of the counted kernels and the decoder (:mod:`gpuwise.serve.passes.diffusion`)
 
-or, for a network whose kernels were not counted,
+or, on a device without the kernels' rates,
 
     t = evaluations x FLOP / (rate of long products x share), the share by the kind of network.
+
+Weights in the host's memory are copied over the link: once an image where whole networks take turns on the device (``model``,
+diffusers' ``enable_model_cpu_offload``), at every step where layers do (``sequential``, ``enable_sequential_cpu_offload``).
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from gpuwise.errors import InputError, UnpredictableError
 from gpuwise.facts.hardware.systems import Cluster, with_count
 from gpuwise.facts.models.denoisers import Denoiser
-from gpuwise.interval import Z80
-from gpuwise.predict.estimate import Estimate
+from gpuwise.predict.estimate import Estimate, weakest
 from gpuwise.predict.kernels.run_formats import default_precision
 from gpuwise.predict.kernels.single import reached
+from gpuwise.predict.kernels.transfer import transfer_time
 from gpuwise.serve.load.targets import Target
 from gpuwise.serve.passes.batches import BatchTimes
-from gpuwise.serve.passes.diffusion.generation import image_time, video_time
-from gpuwise.serve.passes.diffusion.networks import MODELS
+from gpuwise.serve.passes.diffusion.generation import linear_and_attention, made_time, passes_of
 from gpuwise.serve.passes.kind import AS_USUAL, How, Model, PassKind, room
 from gpuwise.units import GIB
 
@@ -38,10 +41,28 @@ VIDEO_TARGET = Target("e2e", 95.0, 3600.0)
 MADE = {"image": "images", "video": "videos"}
 
 
+OFFLOADS = ("model", "sequential")
+"""What may lie in the host's memory until it is needed: whole networks, or each layer."""
+OFFLOADED_BITS = 16
+COPY_LOG_SIGMA = 0.3
+"""Layers copied one by one reach two thirds of the rate of long copies from pinned memory, and hosts with too little memory far
+less: Stable Diffusion 1.5 on a 4090 27 steps a second, 73 without (vladmandic/sdnext, wiki: Benchmark); FLUX.1 1.86 s a step,
+0.49 without (huggingface.co/datasets/diffusers/benchmarks); FLUX.1 on a 3090 about 18 s a step (black-forest-labs/flux issue
+138)."""
+MOST_STEPS, MOST_SIDE, MOST_FRAMES = 1000, 8192, 10_000
+
+
 class Images(PassKind):
     """Images and videos that diffusion models make."""
 
     workloads = tuple(MADE)
+
+    def check(self, how: How, workload: str) -> None:
+        if how.offload and how.offload not in OFFLOADS:
+            raise InputError(f"--offload {how.offload}", hint="model (networks take turns) or sequential (layer by layer)")
+        if how.frames is not None and workload != "video":
+            raise InputError(f"--frames {how.frames}: an image has one", hint="--workload video")
+        super().check(replace(how, steps=None, size=None, frames=None, offload=""), workload)
 
     def target(self, workload: str) -> Target:
         return VIDEO_TARGET if workload == "video" else IMAGE_TARGET
@@ -57,32 +78,71 @@ class Images(PassKind):
 
     def times(self, model: Model, cluster: Cluster, tokens: int, how: How = AS_USUAL) -> BatchTimes:
         assert isinstance(model, Denoiser)
-        short = min(model.device_bytes(bits) for bits in model.bits) - room(cluster.accelerator)
+        needed = min(model.device_bytes(bits) for bits in model.bits) if how.offload != "sequential" else model.other_bytes
+        short = needed - room(cluster.accelerator)
         if short > 0:
             raise InputError(
                 f"{model.name} does not fit {cluster.accelerator.name}: {short / GIB:.1f} GiB short",
-                hint="take one with more memory",
+                hint="take one with more memory" if how.offload else "take one with more memory, or --offload sequential",
             )
-        rate = images_per_s(model, cluster)
-        return BatchTimes((1,), (1.0 / rate.expected,), math.log(rate.high / rate.expected) / Z80, rate.basis)
+        seconds = making_time(as_asked(model, how), cluster, how.offload)
+        return BatchTimes((1,), (seconds.expected,), seconds.log_sigma, seconds.basis)
+
+
+def as_asked(model: Denoiser, how: How) -> Denoiser:
+    """``model`` with the steps, the size and the frames of ``how``. Raises InputError."""
+    steps = model.evaluations // passes_of(model.network) if how.steps is None else how.steps
+    wide, high = (model.width or model.pixels, model.pixels) if how.size is None else how.size
+    frames = model.frames if how.frames is None else how.frames
+    for value, least, most, option in (
+        (steps, 1, MOST_STEPS, "--steps"),
+        (wide, 64, MOST_SIDE, "--resolution"),
+        (high, 64, MOST_SIDE, "--resolution"),
+        (frames, 1 if model.frames else 0, MOST_FRAMES, "--frames"),
+    ):
+        if not least <= value <= most:
+            raise InputError(f"{option} {value}", hint=f"between {least} and {most:,}")
+    before, after = (
+        linear_and_attention(model.network, *of)
+        for of in ((model.pixels, model.width or model.pixels, model.frames), (high, wide, frames))
+    )
+    attention = min(before[1], model.flop)
+    flop = (model.flop - attention) * after[0] / before[0] + attention * after[1] / max(before[1], 1.0)
+    evaluations = steps * passes_of(model.network)
+    return replace(model, evaluations=evaluations, flop=flop, pixels=high, width=wide, frames=frames)
+
+
+def made_words(model: Denoiser) -> str:
+    """``1024 x 1024, 28 steps``."""
+    steps = model.evaluations // passes_of(model.network)
+    frames = f", {model.frames} frames" if model.frames else ""
+    return f"{model.width or model.pixels} x {model.pixels}{frames}, {steps} steps"
 
 
 def images_per_s(denoiser: Denoiser, cluster: Cluster) -> Estimate:
     """One after the other on one accelerator. Raises UnpredictableError without a rate."""
-    if denoiser.network:
-        steps = denoiser.evaluations // MODELS[denoiser.network].passes
-        one = with_count(cluster.system, 1)
-        high, wide, frames = denoiser.pixels, denoiser.width, denoiser.frames
-        try:
-            if frames:
-                return video_time(denoiser.network, one, steps=steps, height=high, width=wide, frames=frames).inverse(1.0)
-            return image_time(denoiser.network, one, steps=steps, pixels=high).inverse(1.0)
-        except UnpredictableError:
-            pass  # a device without a kernel of the network
-    accelerator = cluster.accelerator
-    product = reached(accelerator, default_precision(accelerator)[0])
-    if product is None:
-        raise UnpredictableError(f"no rate of 16-bit products is known of {accelerator.name}")
-    expected = product.expected * PRODUCT_SHARE[denoiser.kind] / (denoiser.flop * denoiser.evaluations)
-    sigma = math.hypot(SHARE_LOG_SIGMA, product.log_sigma)
-    return Estimate.from_log_sigma(expected, sigma, product.basis)
+    return making_time(denoiser, cluster).inverse(1.0)
+
+
+def making_time(denoiser: Denoiser, cluster: Cluster, offload: str = "") -> Estimate:
+    """Seconds of one image or video on one accelerator. Raises UnpredictableError without a rate."""
+    steps, wide = denoiser.evaluations // passes_of(denoiser.network), denoiser.width or denoiser.pixels
+    one, accelerator = with_count(cluster.system, 1), cluster.accelerator
+    try:
+        seconds = made_time(denoiser.network, one, steps=steps, height=denoiser.pixels, width=wide, frames=denoiser.frames)
+    except UnpredictableError:  # a device without a kernel of the network
+        product = reached(accelerator, default_precision(accelerator)[0])
+        if product is None:
+            raise UnpredictableError(f"no rate of 16-bit products is known of {accelerator.name}") from None
+        flop = denoiser.flop * denoiser.evaluations
+        expected = flop / (product.expected * PRODUCT_SHARE[denoiser.kind])
+        seconds = Estimate.from_log_sigma(expected, math.hypot(SHARE_LOG_SIGMA, product.log_sigma), product.basis)
+    if not offload or accelerator.unified_memory:
+        return seconds
+    copied = denoiser.parameters * OFFLOADED_BITS / 8 * (steps if offload == "sequential" else 1)
+    copies = float(transfer_time(accelerator, copied).time_s[0])
+    total = seconds.expected + copies
+    share = copies / total
+    return Estimate.from_log_sigma(
+        total, math.hypot((1 - share) * seconds.log_sigma, share * COPY_LOG_SIGMA), weakest(seconds.basis, "derived")
+    )

@@ -30,6 +30,19 @@ class How:
     program: str = DEFAULT_ENGINE
     version: str | None = None
     """Of the program: the newest."""
+    steps: int | None = None
+    """Of an image or a video."""
+    size: tuple[int, int] | None = None
+    """Width and height of an image or a video in pixels."""
+    frames: int | None = None
+    """Of a video."""
+    offload: str = ""
+    """What lies in the host's memory: one of :data:`gpuwise.serve.passes.images.OFFLOADS`."""
+
+    @property
+    def draws(self) -> bool:
+        """Whether it says how an image or a video is made."""
+        return self.steps is not None or self.size is not None or self.frames is not None or bool(self.offload)
 
 
 AS_USUAL = How()
@@ -44,6 +57,8 @@ class PassKind:
         """Raises InputError for a program or a version that it does not know."""
         if how.program != DEFAULT_ENGINE:
             raise InputError(f"{workload} is not simulated under {how.program}", hint="leave --engine out")
+        if how.draws:
+            raise InputError(f"{workload} makes no images or videos", hint="leave --steps, --resolution, --frames, --offload out")
         if how.version:
             raise InputError(f"--engine {how.program}@{how.version} has no effect on {workload}", hint="leave it out")
 

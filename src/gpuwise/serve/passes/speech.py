@@ -50,6 +50,7 @@ from gpuwise.serve.iteration import one_iteration
 from gpuwise.serve.iteration_kernels import half_format
 from gpuwise.serve.load.targets import Target
 from gpuwise.serve.passes.batches import BatchTimes
+from gpuwise.serve.passes.host import host_pace
 from gpuwise.serve.passes.kind import AS_USUAL, How, Model, PassKind, batches_that_fit
 from gpuwise.units import MILLI
 from gpuwise.workload.transformer.parameters import count_parameters
@@ -66,8 +67,7 @@ and 19.5 ms in 24 (vllm-project/vllm-omni issue 7960), Voxtral-Mini-4B on H200: 
 51167), less the iteration's own time; between 0.61 and 0.79. The operations of such a layer alone cost a quarter of it
 (``predict.step.host_time``): most is the engine's Python around them."""
 HOST_YEAR = 2020
-"""Year of the machines that the host's costs are for: that of the A100. A processor's single thread gets faster every year, and a
-newer accelerator sits in a newer machine."""
+"""Year of the machines that the host's costs are for: that of the A100 (:func:`gpuwise.serve.passes.host.host_pace`)."""
 PROMPT_TOKENS = 4
 """Start, language, task, no timestamps (arXiv 2212.04356, figure 1)."""
 
@@ -83,6 +83,8 @@ class Speech(PassKind):
     workloads = ("speech",)
 
     def check(self, how: How, workload: str) -> None:
+        if how.draws:
+            super().check(replace(how, program=DEFAULT_ENGINE, version=None), workload)
         if find_speech_program(how.program).runtime not in ENGINES and how.version:
             raise InputError(f"--engine {how.program}@{how.version}: a version has no effect here", hint="leave it out")
 
@@ -141,9 +143,8 @@ class SpeechCosts:
     longest_spread: float = 0.0
     """Standard deviation of the tokens of the windows of a batch that waits for its longest, over their mean."""
 
-    def on_host_of(self, year: int, pace_per_year: float) -> SpeechCosts:
-        """The host's part in a machine of ``year``."""
-        pace = math.exp(-pace_per_year * (year - HOST_YEAR))
+    def on_host(self, pace: float) -> SpeechCosts:
+        """On a host that takes ``pace`` times as long."""
         host = {name: pace * getattr(self, name) for name in ("window_s", "search_s", "eager_step_s", "eager_layer_s")}
         return replace(self, **host)
 
@@ -222,7 +223,7 @@ def speech_costs(program: SpeechProgram, year: int, batch: int, version: str | N
     costs = SpeechCosts(**document["costs"][program.runtime])
     costs = replace(costs, longest_spread=document["longest_spread"] if program.waits else 0.0)
     costs = replace(costs, search_s=costs.search_s if program.searches and batch > 1 else 0.0)
-    costs = costs.on_host_of(year, document["host_pace_per_year"])
+    costs = costs.on_host(host_pace(year, HOST_YEAR))
     if program.runtime not in ENGINES:
         return costs
     engine = ENGINES[program.runtime]

@@ -15,7 +15,7 @@ to a picture and ``o`` are fitted on two thirds of the models of ML.ENERGY's lea
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -30,11 +30,18 @@ from gpuwise.predict.kernels.attention.fused import attention_forward_time
 from gpuwise.predict.kernels.registry import kernel_times
 from gpuwise.serve.engines.engine import EngineConfig
 from gpuwise.serve.iteration import Iterations, device_times
+from gpuwise.serve.iteration_kernels import half_format
 from gpuwise.serve.passes.diffusion.networks import MODELS, Diffuser, decoder_table, spread_table, step_table
+from gpuwise.serve.passes.diffusion.unets import UNETS, UNet
+from gpuwise.serve.passes.host import host_pace
 from gpuwise.workload.row_codes import Kind
 from gpuwise.workload.step import OpTable
 
 F64 = NDArray[np.float64]
+UNET_LOG_SIGMA = 0.17
+"""Spread of eight published times of U-Nets that nothing was fitted on (``benchmarks/records/serving/jobs_2026-11-29.md``)."""
+LAUNCH_YEAR = 2023
+"""Of the machines whose launches were fitted: between the H100's and the B200's."""
 KERNEL = "fa2"
 """Default kernel of PyTorch's scaled_dot_product_attention and of xDiT's ring and Ulysses attention."""
 
@@ -70,22 +77,63 @@ class Generation:
         return max(kernels, self.launches * c["launch_s"]) + between + decoded + c["image_s"] * self.images + c["call_s"]
 
 
-def image_time(network: str, system: System, *, steps: int, pixels: int, images: int = 1) -> Estimate:
-    """Seconds in which one device of ``system`` makes ``images`` square pictures together with the network of :data:`MODELS`,
-    their prompt read already. Raises UnpredictableError where its kernels have no rate."""
-    return _made_time(network, system, steps, images, (float(pixels), float(pixels)), 0.0)
+def passes_of(network: str) -> int:
+    """Evaluations a step of the network of :data:`MODELS` or :data:`UNETS`: 2 with classifier-free guidance."""
+    return UNETS[network].passes if network in UNETS else MODELS[network].passes
 
 
-def video_time(network: str, system: System, *, steps: int, height: int, width: int, frames: int) -> Estimate:
-    """The same of one video of ``frames`` pictures."""
-    return _made_time(network, system, steps, 1, (float(height), float(width)), float(frames))
+def linear_and_attention(network: str, height: int, width: int, frames: int) -> tuple[float, float]:
+    """Of an evaluation for one picture or video: the places that its products count, and the FLOP of its attention."""
+    if network in UNETS:
+        looks = [(one, (height // one.divisor) * (width // one.divisor)) for one in UNETS[network].looks]
+        flop = sum(4.0 * one.times * n * (one.keys or n) * one.heads * one.size for one, n in looks)
+        return float(height * width), flop
+    model = MODELS[network]
+    tokens = model.latents(height, width, frames) + model.text
+    return float(tokens), 0.0 if model.linear else 4.0 * model.layers * model.hidden * float(tokens) ** 2
 
 
-def _made_time(network: str, system: System, steps: int, count: int, size: tuple[float, float], frames: float) -> Estimate:
-    made = generations_on(MODELS[network], system, [count], [float(steps)], size, frames)[0]
+def made_time(network: str, system: System, *, steps: int, height: int, width: int, frames: int = 0, images: int = 1) -> Estimate:
+    """Seconds in which one device of ``system`` makes ``images`` pictures together, or a video of ``frames``, with the network of
+    :data:`MODELS` or :data:`UNETS`, the prompt read already. Raises UnpredictableError where its kernels have no rate."""
+    if network in UNETS:
+        made = unet_generation(UNETS[network], system.accelerator, images, steps, height, width)
+        made = replace(made, log_sigma=max(made.log_sigma, UNET_LOG_SIGMA))
+    else:
+        size = float(height), float(width)
+        made = generations_on(MODELS[network], system, [images], [float(steps)], size, float(frames))[0]
     document = load_json("diffusion")
     sigma = max(document["log_sigma"], made.log_sigma)
     return Estimate.from_log_sigma(made.seconds(document["costs"]), sigma, weakest(made.basis, "fitted"))
+
+
+def unet_generation(unet: UNet, device: Accelerator, images: int, steps: int, height: int, width: int) -> Generation:
+    """``images`` pictures of a U-Net's together. Raises UnpredictableError where a kernel has no rate."""
+    dtype, batch = half_format(device), images * unet.passes
+    table = unet.table(dtype, batch, height, width)
+    times = kernel_times(table, device)
+    seconds, moving = times.time_s * table.count, table.kind == Kind.MEMORY
+    looks_s = 0.0
+    for look in unet.looks:
+        places = (height // look.divisor) * (width // look.divisor)
+        one = attention_forward_time(
+            device, dtype, batch, places, look.keys or places, look.heads, look.heads, look.size, causal=False, kernel=KERNEL
+        )
+        looks_s += look.times * float(one.time_s[0])
+    decoder = decoder_table(unet.decoder, images, height, width, dtype=dtype)
+    return Generation(
+        matmul_s=steps * float(seconds[~moving].sum()),
+        attention_s=steps * looks_s,
+        memory_s=steps * float(seconds[moving].sum()),
+        exchange_s=0.0,
+        exchanges=0.0,
+        launches=steps * unet.kernels * host_pace(device.year, LAUNCH_YEAR),
+        decode_s=float(_seconds(decoder, device).sum()),
+        video_pixels_s=0.0,
+        images=images,
+        log_sigma=float((seconds * times.log_sigma).sum() / seconds.sum()),
+        basis=times.basis,
+    )
 
 
 def generations_on(
@@ -116,7 +164,7 @@ def generations_on(
     for k, images in enumerate(pictures):
         decode_s = 0.0
         if model.decoder is not None:
-            decode_s = float(_seconds(decoder_table(model.decoder, images, *(int(s) for s in size)), device).sum())
+            decode_s = float(_seconds(decoder_table(model.decoder, images, int(size[0]), int(size[1])), device).sum())
         table = step_table(model, int(batch[k]), max(1, latents // n) if model.filters else int(mine[k]))
         beside = _seconds(table, device)
         moving = table.kind == Kind.MEMORY

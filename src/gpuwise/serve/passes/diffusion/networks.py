@@ -108,7 +108,7 @@ def step_table(model: Diffuser, batch: int, tokens: int) -> OpTable:
     """Operations of one pass beside the rows of :meth:`Diffuser.architecture`: ``batch`` sequences (guidance counted) of
     ``tokens`` tokens on this device."""
     to = OpTableBuilder()
-    _chains(to, model.chains, float(model.layers), float(batch) * tokens * model.hidden)
+    add_chains(to, model.chains, float(model.layers), float(batch) * tokens * model.hidden)
     if model.linear:
         size, heads = model.linear, batch * (model.hidden // model.linear)
         for n, k in ((size, tokens), (tokens, size)):  # keys with values (and their sum), then queries with the result
@@ -127,7 +127,7 @@ def step_table(model: Diffuser, batch: int, tokens: int) -> OpTable:
             )
     side = max(1, round(tokens**0.5))
     for one in model.filters:
-        _filters(to, one, batch, side, float(model.layers))
+        add_filters(to, one, batch, side, float(model.layers))
     return to.build()
 
 
@@ -163,20 +163,20 @@ def spread_table(model: Diffuser, batch: int, tokens: int, ulysses: int, ring: i
     return to.build()
 
 
-def decoder_table(decoder: Decoder, images: int, height: int, width: int, shrink: int = 8) -> OpTable:
+def decoder_table(decoder: Decoder, images: int, height: int, width: int, shrink: int = 8, dtype: str = "bf16") -> OpTable:
     """The decoding of ``images`` latents to pixels; a width other than the height counts by its area."""
     to = OpTableBuilder()
     side = round((height * width) ** 0.5)
     for one in decoder.filters:
-        _filters(to, one, images, side, 1.0)
-    _chains(to, decoder.chains, 1.0, float(images) * height * width)
+        add_filters(to, one, images, side, 1.0, dtype)
+    add_chains(to, decoder.chains, 1.0, float(images) * height * width, dtype)
     if decoder.attention_width:
         n, d = (side // shrink) ** 2, decoder.attention_width
         to.add(
             "attention",
             Kind.ATTENTION,
             Phase.FORWARD,
-            "bf16",
+            dtype,
             (images, n, n, 1, 1, d, d),
             flop=4.0 * images * n * n * d,
             read_bytes=6.0 * images * n * d,
@@ -187,14 +187,15 @@ def decoder_table(decoder: Decoder, images: int, height: int, width: int, shrink
     return to.build()
 
 
-def _chains(to: OpTableBuilder, chains: tuple[Chain, ...], layers: float, elements: float) -> None:
+def add_chains(to: OpTableBuilder, chains: tuple[Chain, ...], layers: float, elements: float, dtype: str = "bf16") -> None:
+    """The memory-bound kernels of ``layers`` layers of ``elements`` elements each."""
     for c in chains:
         each = elements / c.launches
         to.add(
             f"{c.family} {c.kernel}".strip(),
             Kind.MEMORY,
             Phase.FORWARD,
-            "bf16",
+            dtype,
             count=c.launches * layers,
             read_bytes=c.read * each,
             written_bytes=c.written * each,
@@ -204,14 +205,15 @@ def _chains(to: OpTableBuilder, chains: tuple[Chain, ...], layers: float, elemen
         )
 
 
-def _filters(to: OpTableBuilder, f: Filters, images: int, side: int, layers: float) -> None:
+def add_filters(to: OpTableBuilder, f: Filters, images: int, side: int, layers: float, dtype: str = "bf16") -> None:
+    """A convolution of each of ``layers`` layers over ``images`` pictures of a ``side``."""
     side //= f.divisor
     places, parameters = images * side**2, f.c_in // f.groups * f.c_out * f.kernel**2
     to.add(
         "convolution",
         Kind.CONVOLUTION,
         Phase.FORWARD,
-        "bf16",
+        dtype,
         (images, f.c_in, f.c_out, side, side, f.kernel**2, f.groups),
         count=f.times * layers,
         flop=2.0 * places * parameters,
@@ -221,7 +223,7 @@ def _filters(to: OpTableBuilder, f: Filters, images: int, side: int, layers: flo
     )
 
 
-_KL = Decoder(
+KL_DECODER = Decoder(
     filters=(
         Filters(8, 16, 512, 3),
         Filters(8, 512, 512, 3, 10),
@@ -302,7 +304,7 @@ MODELS: dict[str, Diffuser] = {
             Chain("elementwise", "broadcast", 9.2, 12.26, 12.22, 6.109),
         ),
         cross=300,
-        decoder=_KL,
+        decoder=KL_DECODER,
     ),
     "Tencent-Hunyuan/HunyuanDiT-v1.2-Diffusers": Diffuser(
         40,
@@ -320,7 +322,7 @@ MODELS: dict[str, Diffuser] = {
             Chain("copy", "transpose", 2, 4, 4, 2),
         ),
         cross=333,
-        decoder=_KL,
+        decoder=KL_DECODER,
     ),
     "black-forest-labs/FLUX.1-dev": Diffuser(
         57,
@@ -337,7 +339,7 @@ MODELS: dict[str, Diffuser] = {
         ),
         text=512,
         passes=1,
-        decoder=_KL,
+        decoder=KL_DECODER,
     ),
     "stabilityai/stable-diffusion-3.5-large": Diffuser(
         38,
@@ -355,7 +357,7 @@ MODELS: dict[str, Diffuser] = {
             Chain("reduction", "", 4, 8, 0.125, 0.03125),
         ),
         text=333,
-        decoder=_KL,
+        decoder=KL_DECODER,
     ),
     "stabilityai/stable-diffusion-3.5-medium": Diffuser(
         24,
@@ -373,7 +375,7 @@ MODELS: dict[str, Diffuser] = {
             Chain("reduction", "", 5.1, 12.01, 0.1876, 0.0469),
         ),
         text=333,
-        decoder=_KL,
+        decoder=KL_DECODER,
     ),
     "Efficient-Large-Model/SANA1.5_1.6B_1024px_diffusers": Diffuser(
         20,
