@@ -18,6 +18,12 @@ def test_trtllm_waits_for_prompts_in_one_shape_of_small_groups() -> None:
     assert recipe("meta-llama/Llama-3.1-70B", "h200_sxm", small, 4, 8192, 1024, "2025-10-29").batch_wait_timeout_iters == 0
 
 
+def test_deepseeks_groups_wait_for_each_other_under_tensorrt_llm() -> None:
+    apart, together = (EngineConfig("trtllm", "fp8_block", tp=8 // n, attention_dp=n, moe_ep=8) for n in (8, 1))
+    assert recipe("deepseek-ai/DeepSeek-R1", "h200_sxm", apart, 64, 1024, 1024, "2025-10-29").balance_timeout_iters == 60
+    assert recipe("deepseek-ai/DeepSeek-R1", "h200_sxm", together, 64, 1024, 1024, "2025-10-29").balance_timeout_iters == 0
+
+
 def test_steps_of_two_prompts_since_april() -> None:
     config = EngineConfig("vllm", "fp8_block", tp=4)
     before, after = (recipe("MiniMaxAI/MiniMax-M2.5", "b200_sxm", config, 8, 1024, 1024, d) for d in ("2026-03-20", "2026-04-20"))

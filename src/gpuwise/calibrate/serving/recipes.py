@@ -74,7 +74,9 @@ def _gpt_oss_trtllm(gpu: str, config: EngineConfig, users: int, prompt: int, out
 
 
 def _deepseek_trtllm(gpu: str, config: EngineConfig, users: int, prompt: int, output: int, measured: str) -> Settings:
-    return Settings(max_num_batched_tokens=(users + prompt + 127) // 64 * 64, memory_share=0.75, chunked_prefill=False)
+    balance = 60 if config.attention_dp > 1 else 0  # attention_dp_config: enable_balance, timeout_iters 60
+    tokens = (users + prompt + 127) // 64 * 64
+    return Settings(max_num_batched_tokens=tokens, memory_share=0.75, chunked_prefill=False, balance_timeout_iters=balance)
 
 
 def _deepseek_sglang(gpu: str, config: EngineConfig, users: int, prompt: int, output: int, measured: str) -> Settings:

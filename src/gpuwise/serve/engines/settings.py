@@ -126,6 +126,9 @@ class Settings:
     batch_wait_timeout_iters: int = 0
     """Steps for which TensorRT-LLM holds prompts back to fill ``batch_wait_max_tokens_ratio`` of a step's tokens."""
     batch_wait_max_tokens_ratio: float = 0.0
+    balance_timeout_iters: int = 0
+    """Steps for which TensorRT-LLM holds the prompts of a group that attends apart back until every group has one
+    (``attention_dp_config`` with ``enable_balance``)."""
     drafts: Drafts | None = None
     """Speculative decoding; None: none."""
     adapters: Adapters | None = None

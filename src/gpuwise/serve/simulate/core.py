@@ -71,6 +71,8 @@ class Limits:
     """Steps that prompts wait at most beside decoding sequences for a step of ``wait_tokens`` (TensorRT-LLM's
     ``batch_wait_timeout_iters``, ``batch_wait_max_tokens_ratio``)."""
     wait_tokens: float = 0.0
+    wait_prompts: int = 0
+    """Prompts that wait for each other instead, where groups that attend apart wait until each of them has one."""
 
 
 STRETCH_COLUMNS = (

@@ -7,7 +7,7 @@ are filled as under a token budget (microBatchScheduler.cpp): running sequences,
 whole prompt counts in full, regardless of its cached part. MAX_UTILIZATION admits what fits now and restarts the last one when
 blocks run out, like :mod:`~gpuwise.serve.simulate.budget`. With batch waiting (_torch/pyexecutor/scheduler,
 ``_apply_batch_waiting``), prompts that could run beside decoding sequences wait a number of steps for more of them, counting
-whole lengths.
+whole lengths. With balanced groups that attend apart (``attention_dp_config``) they wait until every group has a prompt.
 
 A static batch (StaticBatchScheduler; and libraries without an engine): requests are admitted only when nothing runs, and rows of
 answers that have ended are computed until the last one ends.
@@ -18,12 +18,19 @@ first in a batch, then prompts up to ``n_batch``.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from gpuwise.serve.simulate.budget import BudgetEngine
 from gpuwise.serve.simulate.core import PROMPT, Limits
 from gpuwise.serve.simulate.step_time import StepTime
 from gpuwise.serve.simulate.texts import Runs
+
+
+def until_each_has_one(groups: int) -> int:
+    """Prompts that one of ``groups`` alike has on the average, rounded up, once the last of them has its first: requests come
+    independently, so that the last waits 1 + 1/2 + ... + 1/groups times as long as one between two requests."""
+    return math.ceil(sum(1.0 / i for i in range(1, groups + 1)))
 
 
 class NoEvictEngine(BudgetEngine):
@@ -49,7 +56,10 @@ class NoEvictEngine(BudgetEngine):
         ready = self._ready_tokens(budget)
         if not ready:
             return False
-        if self.waited_steps < limits.wait_steps and ready + n * limits.row_tokens < limits.wait_tokens:
+        few = ready + n * limits.row_tokens < limits.wait_tokens
+        if limits.wait_prompts:
+            few = sum(self.arrived[request] <= self.settled for request in self.waiting) < limits.wait_prompts
+        if self.waited_steps < limits.wait_steps and few:
             self.waited_steps += 1
             return True
         self.waited_steps = 0

@@ -27,7 +27,7 @@ from gpuwise.serve.simulate.core import Engine, Limits, Reserve, Trace
 from gpuwise.serve.simulate.drafts import DraftSteps
 from gpuwise.serve.simulate.front import Front, front_of
 from gpuwise.serve.simulate.kernel_steps import KernelSteps, kernel_tables
-from gpuwise.serve.simulate.no_evict import NoEvictEngine, StaticEngine
+from gpuwise.serve.simulate.no_evict import NoEvictEngine, StaticEngine, until_each_has_one
 from gpuwise.serve.simulate.pipeline import PipelineEngine, PipelineSteps, stages_of
 from gpuwise.serve.simulate.pool_memory import PoolMemory, pool_memory
 from gpuwise.serve.simulate.prefill_first import PrefillFirstEngine, RadixEngine
@@ -116,8 +116,9 @@ class Server:
             adapters=None if s.adapters is None else s.adapters.at_once,
             row_tokens=1 if s.drafts is None else 1 + s.drafts.tokens,
             reserve=replace(SGLANG_RESERVE, fixed_whole=self.rules.fixed_whole),
-            wait_steps=s.batch_wait_timeout_iters,
+            wait_steps=s.balance_timeout_iters or s.batch_wait_timeout_iters,
             wait_tokens=s.batch_wait_max_tokens_ratio * s.max_num_batched_tokens,
+            wait_prompts=until_each_has_one(self.config.attention_dp) if s.balance_timeout_iters else 0,
         )
 
     def limits_of(self, requests: Requests) -> Limits:
