@@ -38,7 +38,7 @@ HUGGING_FACE = {"eager", "compiled", "eager-fsdp", "hf-fsdp", "trainer", "unslot
 OF_THE_SAME_STEP = {
     "megatron": {"megatron-core", "megatron-legacy"},
     "megatron-bridge": {"megatron-core", "megatron-legacy"},
-    "torchtitan": {"compiled-fsdp"},
+    "torchtitan": {"compiled-fsdp", "torchtitan-eager"},
     "torchrun": {"eager-fsdp"},
 }
 """Stacks whose times are those of what a tool runs: they need no word."""

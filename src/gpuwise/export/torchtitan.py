@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from gpuwise.export.job import Job, writes_model
 from gpuwise.export.torchrun import TF32, started, torchrun
 from gpuwise.export.written import Written
+from gpuwise.workload.stacks.stack import find_stack
 
 VERSION = "torchtitan 0.3.0"
 REGISTRY = {
@@ -126,14 +127,26 @@ def arguments(job: Job) -> list[str]:
     # its default is a graph of the whole step, that of some functions of the registry none
     out += ["--training.no-disable_cuda_graphs" if s.cuda_graphs == "full" else "--training.disable_cuda_graphs"]
     out += _parallelism(job)
+    if not _compiles(job):
+        return [*out, "--compile.no-enable", *_saved(job)]
     if s.overlap_tp and s.tp > 1:
         out += ["--compile.enable_async_tensor_parallel"]
     # some functions of the registry (deepseek_v3_671b) compile the loss alone; tyro takes a list as one word with a comma
-    out += ["--compile.enable", "--compile.components", "model,loss"]
-    out += ["--checkpoint.enable", "--checkpoint.folder", job.output]
+    return [*out, "--compile.enable", "--compile.components", "model,loss", *_saved(job)]
+
+
+def _compiles(job: Job) -> bool:
+    """Whether the plan is for compiled layers: not where its stack is torchtitan's without."""
+    planned = find_stack(job.strategy.stack).export
+    return planned.torch_compile or planned.tool != "torchtitan"
+
+
+def _saved(job: Job) -> list[str]:
+    """Checkpoints, then what is recomputed."""
+    out = ["--checkpoint.enable", "--checkpoint.folder", job.output]
     if job.save_every is not None:
         out += ["--checkpoint.interval", str(job.save_every)]
-    return [*out, f"activation-checkpoint:{CHECKPOINTING[s.recompute]}"]
+    return [*out, f"activation-checkpoint:{CHECKPOINTING[job.strategy.recompute]}"]
 
 
 def _assets(job: Job) -> str:
