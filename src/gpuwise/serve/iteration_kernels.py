@@ -122,7 +122,8 @@ def row_times(rows: IterationRows, arch: Architecture, system: System, config: E
     # the fused layer is the row of its first product; its other operations were removed from the rows
     mask = table.kind == Kind.GROUPED
     if mask.any():
-        put(mask, _experts(device, arch, config, rows.sequences[mask] * q_len[mask]))
+        spread = spans_hosts(system, config)
+        put(mask, _experts(device, arch, config, rows.sequences[mask] * q_len[mask], spread=spread))
     for decode in (True, False):
         mask = (table.kind == Kind.ATTENTION) & ((q_len == 1) == decode)
         if mask.any():
@@ -137,7 +138,7 @@ def row_times(rows: IterationRows, arch: Architecture, system: System, config: E
     if mask.any():
         put(mask, gather_time(device, s[mask, 0], table.bytes_read[mask] / np.maximum(s[mask, 0], 1), s[mask, 2]))
     if config.tp * config.attention_dp > 1:
-        _communicate(rows, system, config, comm)
+        _communicate(rows, arch, system, config, comm)
     return RowTimes(kernel, comm, sigma, weakest(*bases))
 
 
@@ -179,13 +180,21 @@ def product_format(device: Accelerator, weights: str) -> str:
     return weights
 
 
-def _experts(device: Accelerator, arch: Architecture, config: EngineConfig, tokens: I64) -> KernelTime:
-    """Fused expert layers over ``tokens`` of all ranks, with the skewed routing of real text where experts are many: however
-    alike its tokens are, a batch goes to as many experts as one of them."""
+def spans_hosts(system: System, config: EngineConfig) -> bool:
+    """Whether experts are shared by ranks of several hosts that attend apart: tokens then go to the ranks of their experts alone
+    (DeepEP), experts are moved and copied until every rank has as many tokens (EPLB), and of two batches one computes while the
+    other communicates, as DeepSeek and SGLang run it (deepseek-ai/open-infra-index, 202502OpenSourceWeek/day_6_one_more_thing;
+    lmsys.org/blog/2025-05-05-large-scale-ep)."""
+    return config.attention_dp > 1 and config.moe_ep > 1 and config.ranks > max(system.domain_size, system.count)
+
+
+def _experts(device: Accelerator, arch: Architecture, config: EngineConfig, tokens: I64, *, spread: bool = False) -> KernelTime:
+    """Fused expert layers over ``tokens`` of all ranks, with the skewed routing of real text where experts are many and not
+    ``spread`` by load: however alike its tokens are, a batch goes to as many experts as one of them."""
     moe = arch.moe
     assert moe is not None
 
-    skew: Distribution = "power_law" if moe.n_experts > EVEN_EXPERTS else "balanced"
+    skew: Distribution = "power_law" if moe.n_experts > EVEN_EXPERTS and not spread else "balanced"
     n_experts, ep, rows = moe.n_experts, config.moe_ep, tokens.astype(np.float64)
     if config.program.sorts_expert_rows and ep > 1:
         # the measured layer goes through other ranks' rows as well: a layer of the rank's experts over the busiest rank's rows
@@ -365,7 +374,7 @@ def _latent_decode(
     return KernelTime(np.maximum(stream, arithmetic) + 2 * launch, np.full(cached_tokens.shape, 0.25), "specified")
 
 
-def _communicate(rows: IterationRows, system: System, config: EngineConfig, comm: F64) -> None:
+def _communicate(rows: IterationRows, arch: Architecture, system: System, config: EngineConfig, comm: F64) -> None:
     """All-reduces over the tensor group, and what crosses between attention and experts."""
     local = min(config.tp, system.domain_size)
     local = max(d for d in range(1, local + 1) if config.tp % d == 0)
@@ -381,6 +390,8 @@ def _communicate(rows: IterationRows, system: System, config: EngineConfig, comm
         payload = rows.table.bytes_written[mask].astype(np.int64)
         if config.attention_dp == 1:
             comm[mask] += _all_reduce(system, config, payload, local, graph)
+        elif spans_hosts(system, config):
+            comm[mask] += _all_to_all(system, config, arch, payload, apart=graph)
         else:
             comm[mask] += _exchange(system, config, payload)
 
@@ -396,3 +407,20 @@ def _exchange(system: System, config: EngineConfig, payload: NDArray[np.int64]) 
     local = max(d for d in range(1, min(ranks, system.domain_size) + 1) if ranks % d == 0)
     full = payload * config.attention_dp
     return sum(collective_time(system, op, full, ranks, local).time_s for op in ("all_gather", "reduce_scatter"))  # type: ignore[return-value]
+
+
+def _all_to_all(system: System, config: EngineConfig, arch: Architecture, payload: NDArray[np.int64], *, apart: bool) -> F64:
+    """A token to every rank that has one of its experts, and the results back in 16 bits. Steps without a prompt send to each
+    rank (``apart``), others once to each host, which hands it on (deepseek-ai/DeepEP README, low-latency and normal kernels)."""
+    moe = arch.moe
+    assert moe is not None
+    inside = max(system.domain_size, system.count)
+    places = config.moe_ep if apart else -(-config.moe_ep // inside)
+    copies = places * (1.0 - (1.0 - 1.0 / places) ** moe.n_active)
+    if not apart and moe.groups > 1:
+        copies = min(copies, float(moe.top_groups))
+    narrow = FORMATS[config.expert_weights or config.weights].bytes_per_weight
+    share = 0.5 if narrow <= 1.0 else 1.0
+    return sum(  # type: ignore[return-value]
+        collective_time(system, "all_to_all", payload * copies * part, config.ranks, inside).time_s for part in (share, 1.0)
+    )

@@ -193,6 +193,7 @@ QUESTIONS: Mapping[str, Question] = {
             _choice("kv_cache", "Key-value cache", "bf16 fp8"),
             Field("tp", "Tensor parallel", more=True),
             Field("pp", "Pipeline stages", more=True),
+            Field("ep", "Expert parallel", more=True),
             Field("disaggregate", "Prefill to decode replicas", example="auto", more=True),
             Field("lora", "Adapters", example="50:32:8", more=True),
             Field("draft", "Speculative tokens", example="3:2.4", more=True),

@@ -100,6 +100,8 @@ class Constraints:
     """Tensor parallel degree."""
     pp: Whole | None = None
     """Pipeline stages (vllm): 2. Without it: tried where links are slow, and where nothing else fits."""
+    ep: Whole | None = None
+    """Expert parallel over this many GPUs, with data-parallel attention on each: 32. Over several hosts with DeepEP and EPLB."""
     disaggregate: Annotated[str | None, Parameter(metavar="READ:WRITE")] = None
     """Separate replicas for prefill and decode: auto, or their ratio, 3:1 (vllm, sglang)."""
     draft: Annotated[str | None, Parameter(metavar="DRAFTER:TOKENS:KEPT")] = None
@@ -560,6 +562,7 @@ def wanted_of(constraints: Constraints, load: Load, arch: Architecture) -> Requi
         None if constraints.draft is None else _draft(constraints.draft, arch),
         None if constraints.lora is None else _adapters(constraints.lora),
         pp=constraints.pp,
+        ep=constraints.ep,
         eager=constraints.enforce_eager,
         apart=None if constraints.disaggregate is None else _apart(constraints.disaggregate),
     )

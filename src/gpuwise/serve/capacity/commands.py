@@ -70,12 +70,18 @@ def _apart(configuration: Configuration, apart: tuple[int, int]) -> tuple[Comman
         port = (PREFILL_PORT if role == "prefill" else DECODE_PORT) + len(urls[role])
         address = "" if sum(apart) * c.ranks <= count else f"HOST{host + 1}"
         urls[role].append((address or "localhost", port))
-        devices = ",".join(str(gpus + k) for k in range(c.ranks))
         variables, words = c.program.part(start, role, i, port, address)
-        before = " ".join(filter(None, (f"CUDA_VISIBLE_DEVICES={devices}", variables)))
         does = "reads prompts" if role == "prefill" else "writes answers"
-        where = f" on {address}" if address else ""
-        commands.append(Command(f"{c.engine}, {does}{where}", f"{before} {shlex.join(words)}", note if not i else ""))
+        if c.ranks > count:
+            n = hosts_of(configuration)
+            words += [*c.program.spread_words, "--nnodes", str(n), "--node-rank", "RANK", *c.program.host_words(0)]
+            where = f" on {n} hosts, RANK 0 to {n - 1}"
+            devices = ""
+        else:
+            where = f" on {address}" if address else ""
+            devices = "CUDA_VISIBLE_DEVICES=" + ",".join(str(gpus + k) for k in range(c.ranks))
+        before = " ".join(filter(None, (devices, variables)))
+        commands.append(Command(f"{c.engine}, {does}{where}", f"{before} {shlex.join(words)}".strip(), note if not i else ""))
     return (*commands, c.program.router(urls))
 
 
@@ -149,6 +155,7 @@ def _options(configuration: Configuration) -> list[str]:
     c, s = configuration.config, configuration.settings
     words = ["--engine", c.engine + (f"@{c.version}" if c.version else "")] if c.engine != DEFAULT_ENGINE or c.version else []
     words += ["--tp", str(c.tp)] if c.tp > 1 else []
+    words += ["--ep", str(c.moe_ep)] if c.attention_dp > max(configuration.system.count, 1) else []
     words += ["--pp", str(c.pp)] if c.pp > 1 and not c.program.in_turn else []
     words += ["--kv-cache", c.kv_dtype] if c.kv_dtype != "bf16" else []
     if s.drafts is not None:

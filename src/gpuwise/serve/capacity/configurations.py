@@ -182,6 +182,8 @@ class Requirements:
     """Measured over predicted times, learnt from measured loads."""
     pp: int | None = None
     """Pipeline stages; None: those that are worth trying."""
+    ep: int | None = None
+    """Ranks that share the experts, each with a copy of attention and its own sequences; None: those of a host."""
     eager: bool = False
     """Started without CUDA graphs."""
     apart: tuple[int, int] | str | None = None
@@ -207,6 +209,9 @@ def layouts(arch: Architecture, system: System, most: int, wanted: Requirements)
     installed. Wider weights come first. Pipeline stages are tried if a host's links are slow or on request; if no other split
     fits, every number of stages with every tensor group. Raises InputError if the engine supports the requested split in no
     format."""
+    if wanted.ep is not None:
+        yield from _expert_parallel(arch, system, most, wanted, wanted.ep)
+        return
     if wanted.program.in_turn:
         yield from _in_turn(arch, system, min(most, system.count), wanted)
         return
@@ -221,6 +226,26 @@ def layouts(arch: Architecture, system: System, most: int, wanted: Requirements)
     if not any(holds(c) for c in found):
         held = [c for form in forms for c in _stages_and_groups(arch, system, most, wanted, form) if holds(c)]
         yield from sorted(held, key=lambda c: (_taken(c), -c.config.tp))[:MOST_STAGED]
+
+
+def _expert_parallel(arch: Architecture, system: System, most: int, wanted: Requirements, ranks: int) -> Iterator[Configuration]:
+    """Experts over ``ranks``, of several hosts if need be, and attention apart on each."""
+    if arch.moe is None or wanted.program.in_turn:
+        what = arch.name if arch.moe is None else wanted.program.title
+        raise InputError(f"{what} has no experts to share among {ranks} ranks", hint="leave --ep out")
+    if wanted.tp not in (None, 1) or wanted.pp not in (None, 1):
+        raise InputError("--ep and --tp or --pp are two splits", hint="leave one of them out")
+    if ranks > most:
+        raise NoRoomError(
+            f"{ranks} ranks that share the experts, and {most} accelerators", hint="more accelerators, or a smaller --ep"
+        )
+    if ranks > system.count and ranks % system.count:
+        raise InputError(f"{ranks} ranks do not fill hosts of {system.count}", hint=f"give a multiple of {system.count}")
+    if arch.moe.n_experts % ranks:
+        raise InputError(f"{arch.moe.n_experts} experts do not divide over {ranks} ranks", hint="choose a divisor of the experts")
+    for form in _forms(arch, wanted):
+        split = replace(form, tp=1, attention_dp=ranks, moe_tp=1, moe_ep=ranks)
+        yield from _made(arch, system, wanted, split)
 
 
 def _taken(configuration: Configuration) -> int:

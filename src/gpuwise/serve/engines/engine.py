@@ -60,6 +60,8 @@ class Engine:
     each sequence has a separate context. 0: an engine with tensor parallelism."""
     place: str = "slot"
     """Its term for a concurrent sequence with a separate context."""
+    spread_words: tuple[str, ...] = ()
+    """Flags of experts on several hosts: all-to-all kernels, experts placed by load, two batches in turn."""
     streams: str = ""
     """Coefficients of whole batches (:mod:`gpuwise.serve.streams`); empty: kernels and the engine's costs beside them."""
     prompt_batch: int = 512
@@ -125,7 +127,8 @@ class Engine:
     def on_hosts(self, start: Start, hosts: int, note: str) -> tuple[Command, ...]:
         """The commands of one replica over several hosts, one on each."""
         where = f"{HEAD} is the address of the first host" + (f"; {note}" if note else "")
-        words = [*self.words(start), "--nnodes", str(hosts), "--node-rank"]
+        spread = self.spread_words if start.config.attention_dp > 1 and start.config.moe_ep > 1 else ()
+        words = [*self.words(start), *spread, "--nnodes", str(hosts), "--node-rank"]
         return tuple(
             Command(
                 f"{self.name}, host {i + 1} of {hosts}",

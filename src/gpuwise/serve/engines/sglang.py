@@ -41,6 +41,7 @@ class SGLang(Engine):
     expert_kernels = EXPERT_KERNELS
     flashinfer_experts = FLASHINFER_EXPERTS
     sorts_expert_rows = True  # layers/moe/ep_moe
+    spread_words = ("--moe-a2a-backend", "deepep", "--enable-eplb", "--enable-two-batch-overlap")
     script = "sglang 0.5.23"
 
     def static_share(self, accelerator: Accelerator, tokens: int, graph_most: int, tp: int) -> float:

@@ -68,6 +68,7 @@ class VLLM(Engine):
     fp8_experts_in_blocks = ("Hopper",)
     mxfp8_experts = ("Blackwell",)
     marlin_experts = True
+    spread_words = ("--all2all-backend", "deepep_low_latency", "--enable-eplb", "--enable-dbo")
     script = "vllm 0.33"
 
     def words(self, start: Start) -> list[str]:
