@@ -118,7 +118,8 @@ def row_times(rows: IterationRows, arch: Architecture, system: System, config: E
     s = table.shape
     if rows.absorbed.any():
         put(rows.absorbed, _absorbed(device, arch, config, s[rows.absorbed, 1]))
-    put(rows.products[0], _products(device, config, rows))
+    if rows.products[0].any():
+        put(rows.products[0], _products(device, config, rows))
     # the fused layer is the row of its first product; its other operations were removed from the rows
     mask = table.kind == Kind.GROUPED
     if mask.any():
@@ -133,7 +134,8 @@ def row_times(rows: IterationRows, arch: Architecture, system: System, config: E
         made = kernel_times(named, device, SERVING)
         put(mask, KernelTime(made.time_s, made.log_sigma, made.basis))
     mask = (table.kind == Kind.MEMORY) & (table.kernel == 0)
-    put(mask, _on_card(device, table.family[mask], memory_time(device, table.bytes_read[mask], table.bytes_written[mask])))
+    if mask.any():
+        put(mask, _on_card(device, table.family[mask], memory_time(device, table.bytes_read[mask], table.bytes_written[mask])))
     mask = table.kind == Kind.EMBEDDING
     if mask.any():
         put(mask, gather_time(device, s[mask, 0], table.bytes_read[mask] / np.maximum(s[mask, 0], 1), s[mask, 2]))

@@ -22,7 +22,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from gpuwise.predict.estimate import Estimate, weakest
-from gpuwise.serve.simulate.kernel_steps import graph_sizes
 from gpuwise.serve.simulate.server import Server
 from gpuwise.serve.simulate.step_time import Steps
 
@@ -43,7 +42,7 @@ class Steady:
 
 def step_time(server: Server, sequences: int, context: int) -> Estimate:
     """Seconds of one more token of each of ``sequences`` whose caches hold ``context`` tokens. Raises as Server.steps."""
-    steps = server.steps(context, _only(server, sequences, ()))
+    steps = server.steps(context)
     seconds = max(steps.fixed[sequences] + steps.slope[sequences] * sequences * context, steps.host[sequences])
     return _estimate(server, steps, seconds)
 
@@ -60,16 +59,9 @@ def prompt_time(server: Server, prompt_tokens: int) -> Estimate:
     """Seconds of prefill of one prompt alone, in chunks of a step's tokens. Raises as Server.steps."""
     most = server.limits.tokens
     chunks = [(min(most, prompt_tokens - at), at) for at in range(0, prompt_tokens, most)]
-    steps = server.steps(prompt_tokens, _only(server, 1, tuple(sorted({new for new, _ in chunks}))))
+    steps = server.steps(prompt_tokens)
     host = steps.host[min(1, len(steps.host) - 1)]
     return _estimate(server, steps, sum(max(steps.mixed(0, 0, [chunk]), host) for chunk in chunks))
-
-
-def _only(server: Server, sequences: int, prompts: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Range of the tables: the sequences, their graph, and prompt tokens."""
-    sizes = graph_sizes(server.options.graph_most or 1)
-    padded = next((int(s) for s in sizes if s >= sequences), sequences)
-    return (1, sequences, padded), prompts
 
 
 def _estimate(server: Server, steps: Steps, seconds: float) -> Estimate:

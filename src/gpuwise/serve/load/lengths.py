@@ -68,10 +68,12 @@ def _from_quantiles(u: F64, quantiles: tuple[float, ...], exponent: float) -> F6
 def _tail_exponent(mean: float, quantiles: tuple[float, ...]) -> float:
     """The exponent that gives the published mean, by bisection: the mean falls as it grows."""
     u = (np.arange(NODES * 16) + 0.5) / (NODES * 16)
+    tail = u[u > LEVELS[-2]]  # the rest of the sum is the same for every exponent
+    wanted = mean * len(u) - _from_quantiles(u[u <= LEVELS[-2]], quantiles, 1.0).sum()
     low, high = TAIL
     for _ in range(40):
         middle = math.sqrt(low * high)
-        low, high = (middle, high) if _from_quantiles(u, quantiles, middle).mean() > mean else (low, middle)
+        low, high = (middle, high) if _from_quantiles(tail, quantiles, middle).sum() > wanted else (low, middle)
     return math.sqrt(low * high)
 
 

@@ -23,10 +23,10 @@ from numpy.typing import NDArray
 
 from gpuwise.facts.hardware.systems import System
 from gpuwise.facts.models.architecture import Architecture
-from gpuwise.predict.estimate import Basis
+from gpuwise.predict.estimate import Basis, weakest
 from gpuwise.serve.engines.costs import EngineCosts
 from gpuwise.serve.engines.engine import EngineConfig
-from gpuwise.serve.iteration import Iterations, device_times
+from gpuwise.serve.iteration import DeviceTimes, Iterations, device_times
 
 F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
@@ -66,63 +66,87 @@ def graph_sizes(most: int) -> I64:
     return np.array([s for s in sizes if s <= most] or [1], np.int64)
 
 
+MOST_SEQUENCES, MOST_TOKENS = 1024, 16384
+"""Engines of up to so many sequences and tokens of a step take parts of one table: their options change none of its times."""
+
+
 @lru_cache(maxsize=512)
 def kernel_tables(
-    arch: Architecture,
-    system: System,
-    config: EngineConfig,
-    most_sequences: int,
-    most_tokens: int,
-    context: int,
-    only: tuple[tuple[int, ...], tuple[int, ...]] | None = None,
+    arch: Architecture, system: System, config: EngineConfig, most_sequences: int, most_tokens: int, context: int
 ) -> KernelTables:
-    """Tables for steps of up to ``most_sequences`` on a data-parallel group and ``most_tokens``, with about ``context`` cached
-    tokens; ``only`` limits them to the neighbourhood of the given sequences and prompt tokens, where the times equal those of
-    the whole tables. Raises as :func:`~gpuwise.serve.iteration.device_times`."""
-    rows = np.unique(
-        np.concatenate([_thin(graph_sizes(min(most_sequences, 512))), _steps(512, most_sequences), [most_sequences]])
-    )
-    tokens = np.unique(np.concatenate([[1, 16], _steps(32, min(most_tokens, 512), 32), _steps(512, most_tokens), [most_tokens]]))
+    """Tables for steps of up to ``most_sequences`` on a data-parallel group and ``most_tokens``, powers of two, with about
+    ``context`` cached tokens. Raises as :func:`~gpuwise.serve.iteration.device_times`."""
+    sequences = max(most_sequences, MOST_SEQUENCES)
+    work, chunks = _work(arch, system, config, sequences, max(most_tokens, MOST_TOKENS))
     lengths = (max(context // 2, 16), max(context * 2, 64))
+    rows, tokens, whole_rows = _rows(most_sequences), _tokens(most_tokens), _rows(sequences)
+    attention, basis = np.zeros(2 * len(whole_rows)), work.basis
+    if work.attention_s.any():  # a state-space model has none
+        cached = _cache_attention(arch, system, config, sequences, lengths)
+        attention, basis = cached.attention_s, weakest(basis, cached.basis)
+    at = np.searchsorted(whole_rows, rows)
+    work_at = len(whole_rows) + np.searchsorted(_whole_tokens(max(most_tokens, MOST_TOKENS)), tokens)
     most_context = max(lengths[1], most_tokens)
-    q, c = np.array(_QUERIES), np.array([c for c in _CONTEXTS if c <= max(2 * most_context, 1024)])
-    q = q[q <= max(2 * most_tokens, 16)]
-    if only is not None:
-        sequences, prompts = only
-        rows, tokens, q = _around(rows, sequences), _around(tokens, (*sequences, *prompts)), _around(q, prompts)
-    groups = config.attention_dp
-    qs, cs = (x.reshape(-1) for x in np.meshgrid(q, c, indexing="ij"))
-    qs = np.maximum(qs, 2)
-    one = np.ones(1, np.int64)
-    parts = [(rows * groups, one, one * n) for n in lengths]
-    parts += [(one * groups, tokens, tokens), (one * groups, qs, qs + cs)]
-    whole = [np.broadcast_arrays(*part) for part in parts]
-    ends = np.cumsum([len(part[0]) for part in whole])
-    every = Iterations(*(np.concatenate(column) for column in zip(*whole, strict=True)))
-    timed = device_times(arch, system, config, every, attention_from=int(ends[-2]))
-    short, long, work, prompts = (slice(end - len(part[0]), end) for part, end in zip(whole, ends, strict=True))
-    rest, attention = timed.kernels_s - timed.attention_s, timed.attention_s
+    q = [x for x in _QUERIES if x <= max(2 * most_tokens, 16)]
+    c = [x for x in _CONTEXTS if x <= max(2 * most_context, 1024)]
+    rest = work.kernels_s - work.attention_s
     return KernelTables(
         rows,
-        rest[short],
-        timed.communication_s[short],
+        rest[at],
+        work.communication_s[at],
         tokens,
-        rest[work],
-        timed.communication_s[work],
-        np.stack([attention[short], attention[long]], axis=1),
+        rest[work_at],
+        work.communication_s[work_at],
+        attention.reshape(2, -1).T[at],
         lengths,
-        attention[prompts].reshape(len(q), len(c)),
-        tuple(q.tolist()),
-        tuple(c.tolist()),
-        median(timed.log_sigma[work].tolist()),
-        timed.basis,
+        chunks[: len(q), : len(c)],
+        tuple(q),
+        tuple(c),
+        median(work.log_sigma[work_at].tolist()),
+        basis,
     )
 
 
-def _around(grid: I64, values: Sequence[int]) -> I64:
-    """The first two points of a grid and those between which ``values`` are."""
-    at = np.searchsorted(grid, np.array(values, np.int64))
-    return grid[np.unique(np.clip(np.concatenate([[0, 1], at - 1, at]), 0, len(grid) - 1))]
+@lru_cache(maxsize=128)
+def _work(
+    arch: Architecture, system: System, config: EngineConfig, most_sequences: int, most_tokens: int
+) -> tuple[DeviceTimes, F64]:
+    """Iterations without and with a prompt, one after the other, of :func:`_rows` and :func:`_whole_tokens`; seconds [Q, C] of
+    the attention of prompts."""
+    groups, one = config.attention_dp, np.ones(1, np.int64)
+    rows, tokens = _rows(most_sequences), _whole_tokens(most_tokens)
+    qs, cs = (x.reshape(-1) for x in np.meshgrid(np.array(_QUERIES), np.array(_CONTEXTS), indexing="ij"))
+    qs = np.maximum(qs, 2)
+    parts = [(rows * groups, one, one), (one * groups, tokens, tokens), (one * groups, qs, qs + cs)]
+    columns = zip(*(np.broadcast_arrays(*part) for part in parts), strict=True)
+    n = len(rows) + len(tokens)
+    timed = device_times(arch, system, config, Iterations(*(np.concatenate(c) for c in columns)), attention_from=n)
+    return timed, timed.attention_s[n:].reshape(len(_QUERIES), len(_CONTEXTS))
+
+
+@lru_cache(maxsize=256)
+def _cache_attention(
+    arch: Architecture, system: System, config: EngineConfig, most_sequences: int, lengths: tuple[int, int]
+) -> DeviceTimes:
+    """Attention of steps without a prompt, of :func:`_rows` at the first of ``lengths``, then at the other."""
+    rows = _rows(most_sequences)
+    sequences, kv_len = np.tile(rows * config.attention_dp, 2), np.repeat(lengths, len(rows))
+    return device_times(arch, system, config, Iterations(sequences, np.ones_like(sequences), kv_len), attention_from=0)
+
+
+def _rows(most: int) -> I64:
+    """Sequences of the tables' steps without a prompt."""
+    return np.unique(np.concatenate([_thin(graph_sizes(min(most, 512))), _steps(512, most), [most]]))
+
+
+def _tokens(most: int) -> I64:
+    """Tokens of the tables' steps with a prompt."""
+    return np.unique(np.concatenate([[1, 16], _steps(32, min(most, 512), 32), _steps(512, most), [most]]))
+
+
+def _whole_tokens(most: int) -> I64:
+    """:func:`_tokens` of every power of two up to ``most``."""
+    return np.unique(np.concatenate([_tokens(1 << i) for i in range(int(most).bit_length())]))
 
 
 def _thin(sizes: I64) -> I64:

@@ -147,9 +147,9 @@ class Server:
         missing = bisect_left(lengths, True, key=lambda n: -(-n // size) + spare > (fixed or self.memory.blocks_of(n)))
         return missing - 1
 
-    def steps(self, context: int, only: tuple[tuple[int, ...], tuple[int, ...]] | None = None) -> Steps:
-        """Step times for sequences with about ``context`` tokens; ``only`` for the given sequences and prompt tokens."""
-        return _steps(self, 1 << max(int(context - 1).bit_length(), 5), only)
+    def steps(self, context: int) -> Steps:
+        """Step times for sequences with about ``context`` tokens."""
+        return _steps(self, 1 << max(int(context - 1).bit_length(), 5))
 
     def run(
         self, requests: Requests, *, closed: ClosedLoop | None = None, replicas: int = 1, routing: str = "round_robin"
@@ -329,14 +329,14 @@ class Server:
 
 
 @lru_cache(maxsize=64)
-def _steps(server: Server, near: int, only: tuple[tuple[int, ...], tuple[int, ...]] | None) -> Steps:
+def _steps(server: Server, near: int) -> Steps:
     limits, options = server.limits, server.options
     most = min(limits.sequences, limits.n_blocks)
     if server.config.program.whole_steps:
         return slot_steps(server.arch, server.system.accelerator, server.config, most, near)
     whole = replace(server.config, pp=1)  # stages share out the seconds of all layers
     sizes = (1 << (size - 1).bit_length() for size in (most, limits.tokens))  # engines of like size share their tables
-    tables = kernel_tables(server.attending, server.system, whole, *sizes, near, only)
+    tables = kernel_tables(server.attending, server.system, whole, *sizes, near)
     front, rules = server.front, server.rules
     logits = np.arange(most + 1, dtype=np.float64) * server.arch.vocab
     eager_s = front.eager_s(server.arch)
