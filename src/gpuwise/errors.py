@@ -20,18 +20,21 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 
 
 class GpuwiseError(Exception):
-    """Base of every error meant for a person.
-
-    ``hint`` is what to do next; command-line shells print it on a ``hint:`` line.
-    """
+    """Base of every error meant for a person; command-line shells print its ``hint`` on a ``hint:`` line."""
 
     def __init__(self, message: str, *, hint: str | None = None) -> None:
         super().__init__(message)
         self.message = message
-        self.hint = hint
+        self._hint = hint
+
+    @property
+    def hint(self) -> str | None:
+        """What to do next."""
+        return self._hint
 
     def __str__(self) -> str:
         return f"{self.message}\nhint: {self.hint}" if self.hint else self.message
@@ -50,16 +53,27 @@ class SeveralFaultsError(InputError):
 
 
 class UnknownNameError(InputError):
-    """A name that is in no catalogue; ``nearest`` holds close matches, best first, and ``otherwise`` is the hint without one."""
+    """A name that is in no catalogue; ``otherwise`` is the hint without a close match."""
 
     def __init__(
         self, kind: str, name: str, known: Iterable[str], *, hint: str | None = None, otherwise: str | None = None
     ) -> None:
-        self.kind, self.name = kind, name
-        self.nearest = nearest_names(name, known)
-        if hint is None:
-            hint = "did you mean " + " or ".join(repr(n) for n in self.nearest) + "?" if self.nearest else otherwise
+        self.kind, self.name, self._known, self._otherwise = kind, name, tuple(known), otherwise
         super().__init__(f"unknown {kind} {name!r}", hint=hint)
+
+    @cached_property
+    def nearest(self) -> tuple[str, ...]:
+        """Close matches, best first: looked for when they are asked for, as most of these errors are caught."""
+        return nearest_names(self.name, self._known)
+
+    @property
+    def hint(self) -> str | None:
+        """What to do next: the close matches, where nothing else was given."""
+        if self._hint is not None:
+            return self._hint
+        if not self.nearest:
+            return self._otherwise
+        return "did you mean " + " or ".join(repr(n) for n in self.nearest) + "?"
 
 
 class AmbiguousNameError(InputError):

@@ -9,11 +9,11 @@ import pytest
 from gpuwise.errors import InputError, UnpredictableError
 from gpuwise.facts.hardware.cpus import find_cpu
 from gpuwise.facts.hardware.naming import find_cluster
+from gpuwise.facts.hardware.targets import find_target
 from gpuwise.facts.models.catalogue import find_model
 from gpuwise.plan.api import make_plan
 from gpuwise.plan.goal import Wishes
 from gpuwise.plan.one_model import decode, train
-from gpuwise.plan.one_op import find_target
 from gpuwise.serve.replica import ReplicaStep, serve
 
 TODAY = datetime.date(2026, 11, 21)

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuwise.errors import AmbiguousNameError, InputError, UnknownNameError
-from gpuwise.facts.hardware.cpus import Cpu, find_cpu
-from gpuwise.facts.hardware.naming import find_cluster
+from gpuwise.errors import InputError
+from gpuwise.facts.hardware.cpus import find_cpu
 from gpuwise.facts.hardware.systems import Cluster
+from gpuwise.facts.hardware.targets import find_target
 from gpuwise.plan import one_op
 from gpuwise.predict.estimate import Estimate
 
@@ -23,7 +23,7 @@ SIZE = st.integers(1, 16_384)
 @settings(max_examples=2 * settings().max_examples, deadline=None)
 @given(ANY_GPU, SIZE, SIZE, SIZE)
 def test_no_product_beats_its_ceilings_and_twice_the_batch_is_no_slower_than_twice(name: str, m: int, n: int, k: int) -> None:
-    target = one_op.find_target(name)
+    target = find_target(name)
     assert isinstance(target, Cluster)
     dtype = "fp16" if "fp16" in target.accelerator.peak_flop_per_s else "fp32"
     row = one_op.matmul(m, n, k, dtype, [target]).rows[0]
@@ -35,7 +35,7 @@ def test_no_product_beats_its_ceilings_and_twice_the_batch_is_no_slower_than_twi
 
 
 def test_work_is_counted_from_the_definition() -> None:
-    target = [one_op.find_target("a100")]
+    target = [find_target("a100")]
     product = one_op.matmul(10_000, 10_000, 10_000, "bf16", target).work
     assert product.flop == 2e12 and product.bytes == 3 * 2 * 1e8
     assert product.intensity == pytest.approx(1e4 / 3)
@@ -60,58 +60,33 @@ def test_a_ratio_carries_both_widths(slow: float, fast: float, first: float, sec
     assert widest <= ratio.high / ratio.low <= one.high / one.low * two.high / two.low * 1.0001
 
 
-def test_names_reach_both_catalogues() -> None:
-    a100, v100, cpu = (one_op.find_target(n) for n in ("a100", "v100", "EPYC 9654"))
-    assert isinstance(a100, Cluster) and a100.accelerator.id == "a100-sxm-80gb"
-    assert isinstance(v100, Cluster) and v100.accelerator.id == "v100-sxm-32gb"
-    assert isinstance(cpu, Cpu)
-    with pytest.raises(UnknownNameError) as slip:
-        one_op.find_target("EPCY 9654")
-    assert slip.value.hint and "EPYC 9654" in slip.value.hint
-    with pytest.raises(AmbiguousNameError):
-        one_op.find_target("epyc")
-    with pytest.raises(InputError, match="is not a CPU"):
-        one_op.find_processor("4090")
-    with pytest.raises(UnknownNameError):
-        one_op.find_processor("nobody")
-
-
-@pytest.mark.parametrize("name", ["RTX 3090 16GB", "3090+3060", "RTX 5070 Ti 12GB"])
-def test_wrong_gpu_is_refused_with_the_reason_that_a_plan_gives(name: str) -> None:
-    with pytest.raises(UnknownNameError) as here:
-        one_op.find_target(name)
-    with pytest.raises(UnknownNameError) as there:
-        find_cluster(name)
-    assert here.value.hint == there.value.hint != ""
-
-
 def test_a_processor_may_stand_among_the_gpus() -> None:
     cpu = find_cpu("epyc 9654")
-    answer = one_op.matmul(4096, 4096, 4096, "bf16", [one_op.find_target("h100-sxm"), cpu], cpu)
+    answer = one_op.matmul(4096, 4096, 4096, "bf16", [find_target("h100-sxm"), cpu], cpu)
     gpu, same = answer.rows
     assert gpu.speedup is not None and gpu.speedup.expected > 10
     assert same.speedup is not None and same.speedup.expected == pytest.approx(1.0)
 
 
 def test_several_hosts_share_their_network() -> None:
-    two = [one_op.find_target(n) for n in ("8xh100-sxm", "64xh100-sxm")]
+    two = [find_target(n) for n in ("8xh100-sxm", "64xh100-sxm")]
     inside, across = one_op.allreduce(1e9, two).rows
     assert inside.time_s.expected < across.time_s.expected
     assert across.peak <= inside.peak and "hosts" in across.path
     with pytest.raises(InputError, match="several devices"):
-        one_op.allreduce(1e9, [one_op.find_target("a100")])
+        one_op.allreduce(1e9, [find_target("a100")])
 
 
 @pytest.mark.parametrize("size", [0.0, -1.0, 1e16, math.nan, math.inf])
 def test_sizes_that_cannot_be_meant(size: float) -> None:
-    target = [one_op.find_target("a100")]
+    target = [find_target("a100")]
     for work in (one_op.stream, one_op.copy):
         with pytest.raises(InputError):
             work(size, target)
 
 
 def test_error_correction_in_the_memory_is_said_where_it_takes_bandwidth() -> None:
-    a40, l40, h100, rtx = (one_op.find_target(name) for name in ("a40", "l40", "h100-sxm", "rtx-4090"))
+    a40, l40, h100, rtx = (find_target(name) for name in ("a40", "l40", "h100-sxm", "rtx-4090"))
     rows = one_op.stream(1e9, [a40, l40, h100, rtx]).rows
     assert [any("(ECC)" in note for note in r.notes) for r in rows] == [True, True, False, False]
     assert rows[0].share_of_peak < 0.8 and "88 % of peak" in rows[0].notes[0]

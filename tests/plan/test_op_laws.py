@@ -14,6 +14,7 @@ from gpuwise.errors import GpuwiseError
 from gpuwise.facts.hardware.accelerators import Accelerator, accelerators
 from gpuwise.facts.hardware.cpus import Cpu, cpus
 from gpuwise.facts.hardware.systems import Cluster, default_system
+from gpuwise.facts.hardware.targets import find_target
 from gpuwise.plan import one_op
 from gpuwise.predict.kernels.transfer import host_link_peak_bytes_per_s
 
@@ -99,6 +100,6 @@ def test_no_operation_of_thousands_is_above_the_data_sheet_without_the_cache(see
 @pytest.mark.parametrize("size", [4e6, 64e6, 1e9, 30e9])
 def test_a_larger_gpu_of_the_line_streams_no_slower(line: tuple[str, ...], size: float) -> None:
     """Where both take it from the same place: a larger cache is a reason, and a row names it."""
-    rows = one_op.stream(size, [one_op.find_target(name) for name in line]).rows
+    rows = one_op.stream(size, [find_target(name) for name in line]).rows
     for small, large in itertools.pairwise(rows):
         assert large.time_s.expected <= small.time_s.expected * ROUNDING or small.cache or large.bound in ("launch", "latency")

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from gpuwise.errors import GpuwiseError
 from gpuwise.facts.hardware.accelerators import accelerators
+from gpuwise.facts.hardware.targets import find_target
 from gpuwise.plan import one_op
 from gpuwise.plan.op_document import document as op_document
 
@@ -34,8 +35,8 @@ _NOTHING_FASTER = 1.0 + 1e-9
 def _answer(asked: tuple[Any, ...], device: str) -> one_op.Answer:
     kind, *sizes = asked
     if kind == "allreduce":
-        return one_op.allreduce(sizes[0], [one_op.find_target(f"8x{device}")])
-    on = [one_op.find_target(device)]
+        return one_op.allreduce(sizes[0], [find_target(f"8x{device}")])
+    on = [find_target(device)]
     if kind == "matmul":
         m, n, k, dtype, batch = sizes
         return one_op.matmul(m, n, k, dtype, on, batch=batch)
@@ -87,13 +88,13 @@ def test_no_operation_of_thousands_is_faster_than_the_data_sheet(asked, device):
 
 def test_a_stream_that_the_cache_holds_names_it():
     """20 MB on L40S was at 533 % of the peak and bound by memory."""
-    row = one_op.stream(20e6, [one_op.find_target("l40s")]).rows[0]
+    row = one_op.stream(20e6, [find_target("l40s")]).rows[0]
     assert (row.bound, row.cache) == ("cache", "96 MiB L2 cache") and row.share_of_peak < 1.0
     assert row.peak > accelerators()["l40s"].memory_bandwidth_bytes_per_s
-    beyond = one_op.stream(80e6, [one_op.find_target("l40s")]).rows[0]
+    beyond = one_op.stream(80e6, [find_target("l40s")]).rows[0]
     assert not beyond.cache and beyond.bound == "memory"
 
 
 def test_attention_on_geforce_30_stays_below_the_rate_with_fp32_sums():
-    row = one_op.attention(1, 32, 8192, 128, "bf16", [one_op.find_target("rtx-3080-10gb")]).rows[0]
+    row = one_op.attention(1, 32, 8192, 128, "bf16", [find_target("rtx-3080-10gb")]).rows[0]
     assert row.share_of_peak <= 1.0 and row.peak == accelerators()["rtx-3080-10gb"].peak("bf16")

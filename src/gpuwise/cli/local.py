@@ -16,7 +16,6 @@ def local_machine(on: str | None, ram: str | None) -> LocalMachine:
     from gpuwise.facts.hardware.naming import USUAL, find_cards
     from gpuwise.facts.hardware.ram import Ram, read_ram, take_size
     from gpuwise.facts.hardware.this import THIS, counted_here, is_this
-    from gpuwise.serve.local_machine import machine_of
 
     if on is None or is_this(on):
         if ram is not None:
@@ -26,10 +25,12 @@ def local_machine(on: str | None, ram: str | None) -> LocalMachine:
         return machine_here(*counted_here(on or THIS))
     memory = None if ram is None else read_ram(ram)
     try:
-        return machine_of(find_cards(on, prefer=USUAL), memory)
+        target = find_cards(on, prefer=USUAL)
     except UnknownNameError:
-        from gpuwise.plan.one_op import find_target
+        from gpuwise.facts.hardware.targets import find_target
 
-        target = find_target(on, memory)
-    size = take_size(on)[0]
-    return machine_of(target, memory if size is None else replace(memory or Ram(), size_bytes=size))
+        target, size = find_target(on, memory), take_size(on)[0]
+        memory = memory if size is None else replace(memory or Ram(), size_bytes=size)
+    from gpuwise.serve.local_machine import machine_of  # what a name that is refused does without
+
+    return machine_of(target, memory)

@@ -142,7 +142,7 @@ def check_limits(limits: Limits) -> None:
 
 def known_vendors(names: tuple[str, ...]) -> tuple[str, ...]:
     """The catalogue's spelling of vendors' names. Raises UnknownNameError."""
-    vendors_by_name = {a.vendor.lower(): a.vendor for a in accelerators().values()}
+    vendors_by_name = {vendor.lower(): vendor for vendor in accelerators().texts("vendor").values()}
     vendors: list[str] = []
     for name in names:
         if name.strip().lower() not in vendors_by_name:

@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING
 from gpuwise.errors import InputError, UnpredictableError, UnsupportedFormatError
 from gpuwise.facts.hardware.cpus import Cpu
 from gpuwise.facts.hardware.systems import Cluster
+from gpuwise.facts.hardware.targets import Target
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.plan.defaults import default_global_batch, default_seq_len
-from gpuwise.plan.one_op import Target, ratio
+from gpuwise.plan.one_op import ratio
 from gpuwise.predict import cpu as processor
 from gpuwise.predict.estimate import Estimate
 from gpuwise.predict.memory.kv_cache import kv_cache_bytes

@@ -8,17 +8,14 @@ intervals included. Launch time of the host is excluded; if it exceeds the devic
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from gpuwise.errors import AmbiguousNameError, InputError, UnknownNameError, nearest_names
-from gpuwise.facts.hardware.accelerators import Accelerator, accelerators
-from gpuwise.facts.hardware.cpus import Cpu, all_cpu_names, find_cpu, names_no_processor
-from gpuwise.facts.hardware.naming import USUAL, find_cluster
-from gpuwise.facts.hardware.ram import Ram
+from gpuwise.errors import InputError, UnknownNameError
+from gpuwise.facts.hardware.accelerators import Accelerator
+from gpuwise.facts.hardware.cpus import Cpu
 from gpuwise.facts.hardware.systems import Cluster, default_system
-from gpuwise.facts.hardware.this import NoGpuHereError, is_this, this_processor
+from gpuwise.facts.hardware.targets import Target
 from gpuwise.predict import cpu as processor
 from gpuwise.predict.comm.collectives import collective_time
 from gpuwise.predict.comm.groups import neighbours
@@ -34,7 +31,6 @@ from gpuwise.predict.kernels.transfer import host_link_peak_bytes_per_s, transfe
 from gpuwise.predict.stack_costs import find_stack_costs
 from gpuwise.units import format_rate
 
-Target = Cluster | Cpu
 DTYPES = ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "mxfp8", "nvfp4", "int8")
 """Formats accepted for a product; a device may lack some of them."""
 ATTENTION_DTYPES = ("fp16", "bf16", "fp8")
@@ -97,53 +93,6 @@ class Answer:
     work: OperationWork
     rows: tuple[OperationTime, ...]
     against: OperationTime | None
-
-
-def find_target(text: str, ram: Ram | None = None) -> Target:
-    """A GPU, several, or a processor by name, with ``ram``. ``a100`` is read as the 80 GB SXM part, as data sets do. For a chip
-    with both (``M4``, ``Ryzen AI 9 HX 370``) the name means the GPU; write ``cpu:`` before it for the processor. ``this`` is the
-    GPU of this machine, or its processor where it has none.
-
-    Raises UnknownNameError with the nearest of both catalogues, AmbiguousNameError, InputError.
-    """
-    if (asked := _CPU_MEANT.match(text)) is not None:
-        return find_processor(text[asked.end() :], ram)
-    try:
-        return find_cluster(text, prefer=USUAL)
-    except NoGpuHereError:
-        return this_processor()
-    except UnknownNameError as error:
-        of_gpus = error
-    try:
-        return find_cpu(text, ram)
-    except UnknownNameError as error:
-        processors = all_cpu_names()
-        if names_no_processor(text):
-            raise UnknownNameError("GPU or processor", text[:100], (), hint=error.hint) from None
-        if of_gpus.hint and not of_gpus.nearest and not nearest_names(text[:100], processors):
-            raise UnknownNameError("GPU or processor", text[:100], (), hint=of_gpus.hint) from None  # why that is no GPU
-        names = [*(n for a in accelerators().values() for n in (a.id, a.name, *a.aliases)), *processors]
-        near = nearest_names(text[:100], names)
-        hint = None if near else "`gpuwise gpus` lists the GPUs, `gpuwise cpus` the processors"
-        raise UnknownNameError("GPU or processor", text[:100], names, hint=hint) from None
-
-
-_CPU_MEANT = re.compile(r"\s*cpu\s*[:=]\s*", re.IGNORECASE)
-
-
-def find_processor(text: str, ram: Ram | None = None) -> Cpu:
-    """A processor by name, or ``this``; the error points out when the name is a GPU's. Raises UnknownNameError,
-    AmbiguousNameError, InputError."""
-    if is_this(text):
-        return this_processor()
-    try:
-        return find_cpu(text, ram)
-    except UnknownNameError as error:
-        try:
-            found = find_cluster(text, prefer=USUAL)
-        except (UnknownNameError, AmbiguousNameError, InputError):
-            raise error from None
-        raise InputError(f"{found.accelerator.name} is not a CPU", hint="--against takes a CPU, like 'EPYC 9654'") from None
 
 
 # --- the operations ---
@@ -411,8 +360,6 @@ __all__ = [
     "allreduce",
     "attention",
     "copy",
-    "find_processor",
-    "find_target",
     "matmul",
     "ratio",
     "stream",

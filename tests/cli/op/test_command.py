@@ -50,7 +50,8 @@ def test_it_is_readable_at_either_width(
 
 
 def test_what_binds() -> None:
-    from gpuwise.plan.one_op import find_target, matmul
+    from gpuwise.facts.hardware.targets import find_target
+    from gpuwise.plan.one_op import matmul
 
     a100 = [find_target("a100")]
     assert matmul(8192, 8192, 8192, "bf16", a100).rows[0].bound == "compute"

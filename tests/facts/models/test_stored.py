@@ -116,8 +116,8 @@ def test_bitsandbytes_weights_are_the_base_of_qlora():
 
 
 def test_a_folder_with_quantized_weights_decodes_in_them(tmp_path):
+    from gpuwise.facts.hardware.targets import find_target
     from gpuwise.plan.one_model import decode
-    from gpuwise.plan.one_op import find_target
 
     (tmp_path / "config.json").write_text(json.dumps({**CONFIG, "quantization_config": {"quant_method": "awq", "bits": 4}}))
     arch = find_model(str(tmp_path))

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from gpuwise.errors import GpuwiseError
 
 if TYPE_CHECKING:
+    from gpuwise.facts.hardware.targets import Target
     from gpuwise.machine.bench.expect import Judgement
-    from gpuwise.plan.one_op import Target
     from gpuwise.predict.estimate import Estimate
 
 DEFAULT_AGAINST = ("t4", "rtx-4090", "h100-sxm")

@@ -197,10 +197,10 @@ def _measure(
     import time
 
     from gpuwise.cli.bench.against import DEFAULT_AGAINST, speedups
+    from gpuwise.facts.hardware.targets import find_target
     from gpuwise.machine.bench.cases import GPU, select_cases
     from gpuwise.machine.bench.expect import judge_all
     from gpuwise.machine.bench.run import new_run, pairs_of, run_cases
-    from gpuwise.plan.one_op import find_target
 
     targets = [find_target(name) for name in against or DEFAULT_AGAINST]
     cases = select_cases(only, quick=quick)

@@ -51,8 +51,8 @@ def cpu_vs_gpu(
     from gpuwise.machine.bench.host_threads import use_every_core
 
     use_every_core()  # before numpy
+    from gpuwise.facts.hardware.targets import find_processor
     from gpuwise.lab.versus import compare_product
-    from gpuwise.plan.one_op import find_processor
 
     processor = None if against is None else find_processor(against)
     rows = compare_product(size, on or ["4090", "A100-80GB", "H100-SXM"], processor)

@@ -99,9 +99,9 @@ def simulate(
         return _report(simulation, None, shown, json=json)
     if chosen:
         raise InputError(f"{task} takes no {option_name(chosen[0])}", hint="it belongs to your own kernel, FILE.py:FUNCTION")
+    from gpuwise.facts.hardware.targets import find_processor
     from gpuwise.lab.beside_cpu import beside_document
     from gpuwise.lab.simulation import simulate_task
-    from gpuwise.plan.one_op import find_processor
 
     lab_task, cpu = find_task(task), find_processor(against)
     n = lab_task.usual if size is None else size

@@ -16,8 +16,9 @@ from gpuwise.errors import InputError, UnknownNameError
 if TYPE_CHECKING:
     from gpuwise.cli.shown import Shown
     from gpuwise.facts.hardware.cpus import Cpu
+    from gpuwise.facts.hardware.targets import Target
     from gpuwise.plan.one_model import ModelAnswer
-    from gpuwise.plan.one_op import Answer, Target
+    from gpuwise.plan.one_op import Answer
 else:
     Shown = options_shown("op")
 
@@ -112,7 +113,7 @@ def op(
     options = _options(kind, values)
     from gpuwise.facts.hardware.cpus import Cpu
     from gpuwise.facts.hardware.ram import read_ram
-    from gpuwise.plan.one_op import find_processor, find_target
+    from gpuwise.facts.hardware.targets import find_processor, find_target
 
     memory = None if ram is None else read_ram(ram)
     targets = [find_target(name, memory) for name in _names(on)]

@@ -417,7 +417,9 @@ def _unknown(text: str, names: Sequence[str]) -> UnknownNameError:
         near = error.nearest
         return difflib.SequenceMatcher(None, error.name.lower(), near[0].lower()).ratio() if near else 0.0
 
-    return max(errors, key=likeness, default=UnknownNameError("accelerator", text.strip(), all_names))
+    if len(errors) < 2:
+        return next(iter(errors), UnknownNameError("accelerator", text.strip(), all_names))
+    return max(errors, key=likeness)
 
 
 def _other_memory(text: str) -> str:

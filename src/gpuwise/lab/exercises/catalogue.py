@@ -133,7 +133,8 @@ def _planned(model: str, on: str) -> TrainingEstimate:
 
 def _why() -> Solution:
     from gpuwise.facts.hardware.naming import find_cluster
-    from gpuwise.plan.one_op import find_processor, matmul
+    from gpuwise.facts.hardware.targets import find_processor
+    from gpuwise.plan.one_op import matmul
 
     n = 4096
     answer = matmul(n, n, n, "bf16", [find_cluster("h100-sxm")], find_processor("EPYC 9654"))
