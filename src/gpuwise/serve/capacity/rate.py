@@ -253,12 +253,12 @@ def largest_rate(
     full_per_s: float | None = None,
     resolution: float = RESOLUTION,
     guess_per_s: float | None = None,
-    kept: Point | None = None,
+    known: Point | None = None,
     with_missed: bool = True,
     enough_per_s: float = math.inf,
 ) -> Limit:
     """The largest rate within ``targets``, within ``resolution``; without ``with_missed`` the first failing rate is not
-    determined. ``kept`` is a point with the same number of requests that meets the targets: a lower bound of the limit. A good
+    determined. ``known`` is a point with the same requests: where it meets the targets, a lower bound of the limit. A good
     ``guess_per_s`` only reduces the number of simulated rates: rates of the search's path above a failing one, or below a
     passing one, need no simulation. Long runs are not guessed above the full rate, which short ones exceed before their queues
     show. If ``enough_per_s`` passes, it is the limit. Raises as :func:`operate`."""
@@ -267,14 +267,16 @@ def largest_rate(
     if not nobody.surely_met:
         return Limit(configuration, None, nobody, None, full)
     seen: dict[float, Point | None] = {nobody.rate_per_s: nobody}  # None: missed, as was seen on the way
-    if kept is not None:
-        seen[kept.rate_per_s] = kept
-        guess_per_s = kept.rate_per_s
+    if known is not None:
+        seen[known.rate_per_s] = known
+        guess_per_s = known.rate_per_s
+    # a rate that fails is run to its end where it may be asked for
+    simulated = operate if with_missed else operate_within
 
     @cache
     def keeps(rate: float) -> bool:
         if rate not in seen:
-            seen[rate] = operate_within(configuration, load, rate, targets, n, seed=seed, settle=settle)
+            seen[rate] = simulated(configuration, load, rate, targets, n, seed=seed, settle=settle)
         point = seen[rate]
         return point is not None and point.met
 
@@ -288,15 +290,16 @@ def largest_rate(
         missed = min((r for r in seen if not keeps(r)), default=math.inf)
         return rate < most or (rate < missed and keeps(rate))
 
-    if kept is not None and kept.rate_per_s >= enough_per_s:
-        return Limit(configuration, kept, nobody, None, full)
+    least = known.rate_per_s if known is not None and known.met else 0.0
+    if least >= enough_per_s:
+        return Limit(configuration, known, nobody, None, full)
     if enough_per_s < NEAR_FULL * full and met(enough_per_s):
         return Limit(configuration, at(enough_per_s), nobody, None, full)
     path = partial(_path, nobody.rate_per_s, full, resolution=resolution)
     if guess_per_s is not None:
         _look_near(min(guess_per_s, full) if settle else guess_per_s, path, met)
     best, missed = path(met)
-    best = best if kept is None else max(best, kept.rate_per_s)
+    best = max(best, least)
     return Limit(configuration, at(best), nobody, None if missed is None or not with_missed else at(missed), full)
 
 
@@ -349,7 +352,8 @@ def rate_estimate(limit: Limit, points: Sequence[Point], load: Load, targets: Se
     at_limit = _ratio_at(known, expected)
     drawn: list[float] = []
     for seed in SEEDS:
-        ratio = _ratio(operate(configuration, load, expected, targets, n, seed=seed))
+        point = operate(configuration, load, expected, targets, n, seed=seed)
+        ratio = _ratio(point)
         if 0.0 < ratio < math.inf and 0.0 < at_limit < math.inf:
             drawn.append(moved(ratio / at_limit))
         else:  # a queue, not a latency, is what a draw decides about
@@ -360,7 +364,7 @@ def rate_estimate(limit: Limit, points: Sequence[Point], load: Load, targets: Se
                 n=n,
                 seed=seed,
                 full_per_s=limit.full_per_s,
-                guess_per_s=expected,
+                known=point,
                 resolution=KNEE_RESOLUTION,
                 with_missed=False,
             )
@@ -412,7 +416,7 @@ def knee_rate(
         (),
         n=n,
         full_per_s=full_per_s,
-        kept=kept,
+        known=kept,
         resolution=KNEE_RESOLUTION,
         with_missed=False,
     )

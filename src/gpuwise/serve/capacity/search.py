@@ -207,7 +207,7 @@ def search(
                 targets,
                 n=n,
                 resolution=resolution,
-                kept=kept,
+                known=kept,
                 with_missed=False,
                 enough_per_s=enough,
             )
