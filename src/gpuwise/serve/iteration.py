@@ -99,14 +99,21 @@ def spread(device: DeviceTimes, costs: EngineCosts) -> F64:
 
 
 def device_times(
-    arch: Architecture, system: System, config: EngineConfig, iterations: Iterations, attention_from: int | None = None
+    arch: Architecture,
+    system: System,
+    config: EngineConfig,
+    iterations: Iterations,
+    *,
+    whole_from: int = 0,
+    attention_from: int | None = None,
 ) -> DeviceTimes:
-    """Kernels and collectives of every iteration, evaluated in one pass; of those from ``attention_from`` on, attention alone."""
+    """Kernels and collectives of every iteration, evaluated in one pass; before ``whole_from`` of all but attention, from
+    ``attention_from`` on of attention alone."""
     check_split(arch, config)
     check_formats(system.accelerator, config)
     columns = np.broadcast_arrays(iterations.sequences, iterations.q_len, iterations.kv_len)
-    whole = len(columns[0]) if attention_from is None else attention_from
-    rows = _iteration_rows(arch, config.tp, config.attention_dp, *(tuple(column.tolist()) for column in columns), whole)
+    parts = whole_from, len(columns[0]) if attention_from is None else attention_from
+    rows = _iteration_rows(arch, config.tp, config.attention_dp, *(tuple(column.tolist()) for column in columns), parts)
     times = row_times(rows, arch, system, config)
 
     def total(values: F64) -> F64:
@@ -132,15 +139,16 @@ def _iteration_rows(
     sequences: tuple[int, ...],
     q_len: tuple[int, ...],
     kv_len: tuple[int, ...],
-    whole: int,
+    parts: tuple[int, int],
 ) -> IterationRows:
-    """The rows of these iterations of a rank of one of ``groups`` that attend apart; after the first ``whole`` iterations those
-    of attention alone."""
+    """The rows of these iterations of a rank of one of ``groups`` that attend apart; ``parts`` as ``whole_from`` and
+    ``attention_from`` of :func:`device_times`."""
     tables: list[OpTable] = []
     weight: list[float] = []
     owner: list[int] = []
     for i, (batch, q) in enumerate(zip(sequences, q_len, strict=True)):
-        for table, count in (_forward_tables if i < whole else _attention_tables)(arch, tp, -(-batch // groups), q):
+        tables_of = _rest_tables if i < parts[0] else _forward_tables if i < parts[1] else _attention_tables
+        for table, count in tables_of(arch, tp, -(-batch // groups), q):
             tables.append(table)
             weight.append(count)
             owner.append(i)
@@ -183,7 +191,17 @@ def _forward_tables(arch: Architecture, tp: int, sequences: int, q_len: int) -> 
 @lru_cache(maxsize=512)
 def _attention_tables(arch: Architecture, tp: int, sequences: int, q_len: int) -> tuple[tuple[OpTable, float], ...]:
     """The rows of :func:`_forward_tables` that are attention over the cache."""
-    masks = ((table, table.kind == Kind.ATTENTION, count) for table, count in _forward_tables(arch, tp, sequences, q_len))
+    return _selected(_forward_tables(arch, tp, sequences, q_len), attention=True)
+
+
+@lru_cache(maxsize=512)
+def _rest_tables(arch: Architecture, tp: int, sequences: int, q_len: int) -> tuple[tuple[OpTable, float], ...]:
+    """The rows of :func:`_forward_tables` that are not."""
+    return _selected(_forward_tables(arch, tp, sequences, q_len), attention=False)
+
+
+def _selected(tables: tuple[tuple[OpTable, float], ...], *, attention: bool) -> tuple[tuple[OpTable, float], ...]:
+    masks = ((table, (table.kind == Kind.ATTENTION) == attention, count) for table, count in tables)
     return tuple((table.select(mask), count) for table, mask, count in masks if mask.any())
 
 

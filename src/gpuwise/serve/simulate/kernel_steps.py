@@ -120,7 +120,8 @@ def _work(
     parts = [(rows * groups, one, one), (one * groups, tokens, tokens), (one * groups, qs, qs + cs)]
     columns = zip(*(np.broadcast_arrays(*part) for part in parts), strict=True)
     n = len(rows) + len(tokens)
-    timed = device_times(arch, system, config, Iterations(*(np.concatenate(c) for c in columns)), attention_from=n)
+    every = Iterations(*(np.concatenate(c) for c in columns))
+    timed = device_times(arch, system, config, every, whole_from=len(rows), attention_from=n)
     return timed, timed.attention_s[n:].reshape(len(_QUERIES), len(_CONTEXTS))
 
 
