@@ -47,19 +47,22 @@ def step_time(server: Server, sequences: int, context: int) -> Estimate:
     return _estimate(server, steps, seconds)
 
 
-def first_token_time(server: Server, prompt_tokens: int) -> Estimate:
-    """Seconds to the first token of a request without others, at the client. Raises as Server.steps."""
+def first_token_time(server: Server, prompt_tokens: int, context: int | None = None) -> Estimate:
+    """Seconds to the first token of a request without others, at the client; ``context`` as in :func:`prompt_time`. Raises as
+    Server.steps."""
     front = server.front
     before = front.request_s + front.prompt_token_s * prompt_tokens + front.answer_s
-    prompt = prompt_time(server, prompt_tokens)
+    prompt = prompt_time(server, prompt_tokens, context)
     return prompt.scaled((prompt.expected + before) / prompt.expected)
 
 
-def prompt_time(server: Server, prompt_tokens: int) -> Estimate:
-    """Seconds of prefill of one prompt alone, in chunks of a step's tokens. Raises as Server.steps."""
+def prompt_time(server: Server, prompt_tokens: int, context: int | None = None) -> Estimate:
+    """Seconds of prefill of one prompt alone, in chunks of a step's tokens. ``context`` (None: the prompt's tokens) is that of
+    the step times: with a shorter one, whose times are there already, it is shorter by some thousandths. Raises as
+    Server.steps."""
     most = server.limits.tokens
     chunks = [(min(most, prompt_tokens - at), at) for at in range(0, prompt_tokens, most)]
-    steps = server.steps(prompt_tokens)
+    steps = server.steps(context or prompt_tokens)
     host = steps.host[min(1, len(steps.host) - 1)]
     return _estimate(server, steps, sum(max(steps.mixed(0, 0, [chunk]), host) for chunk in chunks))
 
@@ -72,12 +75,17 @@ def _estimate(server: Server, steps: Steps, seconds: float) -> Estimate:
     return Estimate.from_log_sigma(seconds, sigma, weakest(tables.basis, "fitted"))
 
 
+def mean_context(prompt_tokens: int, output_tokens: int) -> float:
+    """Tokens in the cache of a request that is half answered."""
+    return prompt_tokens + output_tokens / 2
+
+
 @lru_cache(maxsize=1024)
 def largest(server: Server, prompt_tokens: int, output_tokens: int, token_s: float = math.inf) -> Steady:
     """The largest rate of requests of the given lengths at which answer tokens take at most ``token_s`` on average; if even
     one sequence is slower, the rate of one. Raises as Server.steps."""
     limits = server.limits
-    tokens = prompt_tokens + output_tokens / 2
+    tokens = mean_context(prompt_tokens, output_tokens)
     blocks = -(-int(tokens) // limits.block_tokens)
     pool = limits.n_blocks if server.options.kv_blocks else server.memory.blocks_of(tokens)
     steps = server.steps(max(int(tokens), 1))

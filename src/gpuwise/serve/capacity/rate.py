@@ -221,12 +221,16 @@ def _or_zero(value: float | None) -> float:
 def full_rate(configuration: Configuration, load: Load, n: int) -> float:
     """Requests per second of a server that is never idle: the closed form for requests of the load's mean lengths, without the
     parts of prompts that hit the prefix cache. Raises as :func:`operate`."""
+    copies = 1 if configuration.apart is None else sum(configuration.apart)
+    return copies * largest(configuration.server, *mean_lengths(configuration, load, n)).requests_per_s / configuration.slowdown
+
+
+def mean_lengths(configuration: Configuration, load: Load, n: int) -> tuple[int, int]:
+    """Mean tokens of prompts, without the parts that hit the prefix cache, and of answers."""
     requests = load.at(1.0, n)
     reused = requests.reused_share if configuration.settings.prefix_caching else 0.0
     prompt = max(round(float(requests.prompt_tokens.mean()) * (1.0 - reused)), 1)
-    output = max(round(float(requests.output_tokens.mean())), 1)
-    copies = 1 if configuration.apart is None else sum(configuration.apart)
-    return copies * largest(configuration.server, prompt, output).requests_per_s / configuration.slowdown
+    return prompt, max(round(float(requests.output_tokens.mean())), 1)
 
 
 def alone(

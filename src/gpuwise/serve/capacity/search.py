@@ -18,10 +18,20 @@ from gpuwise.facts.hardware.systems import Cluster
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.serve.capacity.configurations import Configuration, Requirements, holds, layouts, read_apart, refined
 from gpuwise.serve.capacity.fleet import Demand, accelerators_of, copies_for, copies_on
-from gpuwise.serve.capacity.rate import RESOLUTION, SEARCH_REQUESTS, Limit, Point, alone, full_rate, keeps, largest_rate
+from gpuwise.serve.capacity.rate import (
+    RESOLUTION,
+    SEARCH_REQUESTS,
+    Limit,
+    Point,
+    alone,
+    full_rate,
+    keeps,
+    largest_rate,
+    mean_lengths,
+)
 from gpuwise.serve.load.load import Load
 from gpuwise.serve.load.targets import Target
-from gpuwise.serve.steady import first_token_time
+from gpuwise.serve.steady import first_token_time, mean_context
 
 BETTER = 1.02
 """Minimum relative gain of the rate for a change to be worth a flag."""
@@ -309,11 +319,13 @@ def first_token_ratio(configuration: Configuration, load: Load, targets: Sequenc
     :func:`first_token_time`."""
     requests = load.at(1.0, n)
     had = requests.reused_tokens() if configuration.server.options.prefix_caching else 0
+    context = int(mean_context(*mean_lengths(configuration, load, n)))  # as of the rate, which is asked for as well
     ratios = [0.0]
     for t in targets:
         if t.metric == "ttft" and t.percentile:
             fresh = max(int(np.percentile(requests.prompt_tokens - had, t.percentile)), 1)
-            ratios.append(first_token_time(configuration.server, fresh).expected * configuration.slowdown / t.limit_s)
+            first = first_token_time(configuration.server, fresh, min(context, fresh)).expected
+            ratios.append(first * configuration.slowdown / t.limit_s)
     return max(ratios)
 
 
