@@ -233,11 +233,15 @@ def faults_of(words: Sequence[str]) -> list[InputError]:
 
 def _unknown_names(given: Mapping[str, Any]) -> Iterator[InputError]:
     """Errors of a model and GPUs whose names are in no catalogue."""
-    from gpuwise.cli.local import local_machine
+    from gpuwise.cli.local import named_target
     from gpuwise.cli.step.options import is_own_code
+    from gpuwise.facts.hardware.this import is_this
     from gpuwise.facts.models.catalogue import find_model_to_run
 
-    found: Mapping[str, Callable[[str], object]] = {"model": find_model_to_run, "on": lambda on: local_machine(on, None)}
+    found: Mapping[str, Callable[[str], object]] = {
+        "model": find_model_to_run,
+        "on": lambda on: is_this(on) or named_target(on, None),
+    }
     for name, find in found.items():
         value = given.get(name)
         if isinstance(value, str) and not is_own_code(value):

@@ -194,16 +194,17 @@ def capacity(
     """
     import datetime
 
+    check_reports(html)
+    if asked.trace is None and (asked.workload or "").lower().endswith(TRACES):
+        asked = replace(asked, workload=None, trace=Path(asked.workload or ""))
+    arch = _served(model, asked.workload)
+    # not before: a name that is refused does without them
     from gpuwise.cli.answer import ROWS
     from gpuwise.facts.models.architecture import Architecture
     from gpuwise.report.answers.serving import WEAK_GAIN
     from gpuwise.serve.capacity.answer import Question
     from gpuwise.serve.passes.capacity import WORKLOADS, usual_workload
 
-    check_reports(html)
-    if asked.trace is None and (asked.workload or "").lower().endswith(TRACES):
-        asked = replace(asked, workload=None, trace=Path(asked.workload or ""))
-    arch = _served(model, asked.workload)
     if asked.workload is None:
         asked = replace(asked, workload=usual_workload(arch))
     _check_sent(sent)
@@ -227,13 +228,14 @@ def capacity(
             raise InputError("--measure and --calibrated are for a rate or users", hint="leave --concurrency out")
         targets = () if asked.slo is None else targets
         return _in_flight(arch, on, load, targets, asked.concurrency, wanted, held, shown, json=json, html=html)
-    ranked, within = None, _limits(held)
+    ranked = None
     strongest = None if json or html is not None or shows_part(shown, "changes") else (ROWS, WEAK_GAIN)
     if on is not None and (held.buy or held.form is not None or held.max_watts is not None):
         raise InputError("--buy, --form and --max-watts search for hardware, and --on names it", hint="leave one of them out")
     if on is None:
         if sent.measure is not None or calibrated:
             raise InputError("--measure and --calibrated need --on", hint="name the accelerators the server runs on")
+        within = _limits(held)
         ranked = _ranked(arch, load, targets, demand, wanted, held, within)
         if not ranked.options:
             return _none(ranked, shown, json=json)
@@ -265,10 +267,13 @@ def capacity(
 
         bounds = Bounds(sent.seconds, sent.in_flight, sent.stall, sent.retries)
         return measure_server(answer, sent.measure, bounds, sent.requests, sent.served_model, keep=sent.save, json=json)
-    from gpuwise.pick.capacity import ranked_document
     from gpuwise.serve.capacity.document import capacity_document
 
-    document = capacity_document(answer) | {"ranked": None if ranked is None else ranked_document(ranked)}
+    document = capacity_document(answer) | {"ranked": None}
+    if ranked is not None:
+        from gpuwise.pick.capacity import ranked_document
+
+        document["ranked"] = ranked_document(ranked)
     _show(document, held.budget, shown, json=json, html=html)
     return 0 if within_budget(answer, held.budget) else 1
 
