@@ -63,8 +63,8 @@ def found(document: Any, path: list[str]) -> Any:
         return document
     key, rest = path[0], path[1:]
     if isinstance(document, list):
-        parts = dict(enumerate(cast("list[Any]", document)))
-        return found(parts.get(int(key)), rest)
+        parts = {str(i): part for i, part in enumerate(cast("list[Any]", document))}
+        return found(parts.get(key), rest)
     if not isinstance(document, dict):
         return None
     parts = cast("dict[str, Any]", document)
