@@ -274,13 +274,11 @@ def largest_rate(
     if known is not None:
         seen[known.rate_per_s] = known
         guess_per_s = known.rate_per_s
-    # a rate that fails is run to its end where it may be asked for
-    simulated = operate if with_missed else operate_within
 
     @cache
     def keeps(rate: float) -> bool:
         if rate not in seen:
-            seen[rate] = simulated(configuration, load, rate, targets, n, seed=seed, settle=settle)
+            seen[rate] = operate_within(configuration, load, rate, targets, n, seed=seed, settle=settle)
         point = seen[rate]
         return point is not None and point.met
 
