@@ -119,7 +119,12 @@ class LayoutError(InputError):
 
 
 class NoRoomError(InputError):
-    """A model, or a request of it, that does not fit the accelerators; more of them may suffice."""
+    """A model, or a request of it, that does not fit the accelerators; more of them may suffice. ``short_bytes`` are missing on
+    one for the weights; 0 where these fit."""
+
+    def __init__(self, message: str, *, hint: str | None = None, short_bytes: float = 0.0) -> None:
+        self.short_bytes = short_bytes
+        super().__init__(message, hint=hint)
 
 
 class DataError(GpuwiseError):

@@ -185,6 +185,19 @@ def capacity(draw: Draw) -> Words:
     )
 
 
+def most(draw: Draw) -> Words:
+    """The most that accelerators of one kind carry."""
+    return (
+        "capacity",
+        draw.choice(MODELS[1:6]),
+        "--on",
+        f"{draw.choice([2, 3, 4, 6, 8])}x{draw.choice(CARDS)}",
+        "--max",
+        *some(draw, ("--workload", draw.choice(["chat", "code", "rag", "in=1000,out=200"]))),
+        "--quick",
+    )
+
+
 COMMANDS: dict[str, Callable[[Draw], Words]] = {
     "pick": pick,
     "compare": compare,

@@ -6,7 +6,7 @@ import random
 from collections.abc import Iterator
 
 import pytest
-from tests.agreement.questions import Words, answer, answers, capacity, seeds
+from tests.agreement.questions import Words, answer, answers, capacity, most, seeds
 
 from gpuwise.cli.called import Asked
 from gpuwise.units import HOUR_S, MEGA
@@ -57,3 +57,23 @@ def test_more_users_never_need_fewer_accelerators(seed: int) -> None:
             if isinstance(more, Asked) and more.document.get("served"):
                 needed = (a["served"]["fleet"]["accelerators_peak"] for a in (asked, more))
                 assert next(needed) <= next(needed), words
+
+
+FREE = 1.03
+"""A rate under an option over that without it: both are searched to within 3 % (serve/capacity/rate.py, RESOLUTION)."""
+
+
+def carried(asked: Asked | str) -> float:
+    """Requests a second within the targets, of all replicas; 0 where nothing serves them."""
+    served = None if isinstance(asked, str) else asked.document.get("served")
+    return served["requests_per_s"]["expected"] if served else 0.0
+
+
+@pytest.mark.parametrize("seed", seeds(1, 40))
+def test_the_default_carries_as_much_as_any_option(seed: int) -> None:
+    """A split or a width of weights asked for is one of those that are tried without it."""
+    draw = random.Random(seed)
+    words = most(draw)
+    splits = [("--tp", draw.choice("124")), ("--pp", draw.choice("1234")), ("--tp", draw.choice("12"), "--pp", draw.choice("24"))]
+    for option in draw.sample([*splits, ("--weights", draw.choice(["16", "8"]))], 2):
+        assert carried(answer((*words, *option))) <= FREE * carried(answer(words)), (words, option)

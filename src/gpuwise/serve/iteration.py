@@ -23,9 +23,9 @@ from gpuwise.facts.hardware.systems import System
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.predict.estimate import Basis, Estimate, weakest
 from gpuwise.serve.engines.costs import EngineCosts, engine_costs
-from gpuwise.serve.engines.engine import EngineConfig, check_formats
+from gpuwise.serve.engines.engine import EngineConfig
 from gpuwise.serve.iteration_kernels import IterationRows, row_times, spans_hosts
-from gpuwise.serve.splits import check_split
+from gpuwise.serve.splits import check_device, check_split
 from gpuwise.workload.blocks.kinds import KINDS
 from gpuwise.workload.blocks.point import Point
 from gpuwise.workload.row_codes import Kind, Phase
@@ -110,7 +110,7 @@ def device_times(
     """Kernels and collectives of every iteration, evaluated in one pass; before ``whole_from`` of all but attention, from
     ``attention_from`` on of attention alone."""
     check_split(arch, config)
-    check_formats(system.accelerator, config)
+    check_device(arch, system.accelerator, config)
     columns = np.broadcast_arrays(iterations.sequences, iterations.q_len, iterations.kv_len)
     parts = whole_from, len(columns[0]) if attention_from is None else attention_from
     rows = _iteration_rows(arch, config.tp, config.attention_dp, *(tuple(column.tolist()) for column in columns), parts)

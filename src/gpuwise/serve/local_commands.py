@@ -14,7 +14,6 @@ from gpuwise.serve.engines.engine import (
     Engine,
     EngineConfig,
     Start,
-    check_formats,
     engine_runs,
     model_name,
 )
@@ -22,6 +21,7 @@ from gpuwise.serve.engines.settings import Settings
 from gpuwise.serve.iteration_kernels import half_format
 from gpuwise.serve.local_run import LocalRun
 from gpuwise.serve.replica import NoReplica, serve
+from gpuwise.serve.splits import check_device
 
 BOTH_BITS = 6.0
 """Bits a weight from which on a program with 4 and 8 bits alone is started with 8."""
@@ -123,7 +123,7 @@ def _serving(run: LocalRun, name: str) -> Start | None:
     for weights in engine.by_bits.values():
         try:
             config = EngineConfig(name, weights, tp=cluster.n_accelerators, moe_tp=cluster.n_accelerators if run.arch.moe else 1)
-            check_formats(cluster.accelerator, config)
+            check_device(run.arch, cluster.accelerator, config)
             options = resolved(Settings(max_model_len=run.context), config, cluster.accelerator)
             memory = pool_memory(run.arch, cluster.accelerator, config, options, engine_rules(config))
         except GpuwiseError:

@@ -6,11 +6,12 @@ models/convert_utils.py duplicate_kv_weight):
 
 - attention heads divide by ``t``
 - key-value heads divide by ``t``, or ``t`` by them: each rank then has a copy (not of latent attention, which has one for all)
-- each rank has the same width of the MLP, in whole groups of weights that share a scale
+- each rank has the same width of the MLP, in whole groups of weights that share a scale, and of blocks also of keys and values
+  (layers/quantization/utils/fp8_utils.py, validate_fp8_block_shape)
 - rows of the embedding, padded to a multiple of 64, divide by ``t`` (TensorRT-LLM pads as it needs)
 - ``t`` is no more than the experts (vllm and sglang models/mixtral.py, qwen2_moe.py, deepseek_v2.py)
 
-llama.cpp has layers on its devices in turn, in any number.
+llama.cpp has layers on its devices in turn, in any number. What the device itself refuses is in :func:`check_device`.
 """
 
 from __future__ import annotations
@@ -19,8 +20,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from gpuwise.errors import InputError
+from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.facts.models.architecture import Architecture
-from gpuwise.serve.engines.engine import EngineConfig
+from gpuwise.serve.engines.engine import LOCAL_ENGINE, EngineConfig, check_formats, version_number
+from gpuwise.serve.iteration_kernels import half_format
 from gpuwise.workload.blocks.kinds import attention_of, attention_sizes, block_counts
 
 GROUPS = {"fp8_block": 128, "int4_wo": 128, "nvfp4": 16}
@@ -65,6 +68,24 @@ def check_split(arch: Architecture, config: EngineConfig, most: int = SHOWN_DEGR
     raise InputError(why, hint=f"choose {works}" if len(able) > 1 else f"{works} works, or another format of weights")
 
 
+def check_device(arch: Architecture, accelerator: Accelerator, config: EngineConfig) -> None:
+    """Raises InputError for formats of weights, of the cache and of numbers that the engine does not run on ``accelerator``."""
+    check_formats(accelerator, config)
+    engine, name = config.program, accelerator.name
+    capability = version_number(accelerator.compute_capability or "99")
+    if config.kv_dtype == "fp8" and accelerator.vendor == "NVIDIA" and capability < engine.fp8_cache_since:
+        since = ".".join(map(str, engine.fp8_cache_since))
+        raise InputError(
+            f"{engine.title} writes no fp8 cache on {name}: it begins at compute capability {since}",
+            hint="leave --kv-cache out, or take --engine sglang",
+        )
+    if arch.family in engine.refused_in_fp16 and half_format(accelerator) == "fp16":
+        raise InputError(
+            f"{engine.title} does not run {arch.name} in fp16, where it overflows, and {name} has no bf16",
+            hint=f"take --engine {LOCAL_ENGINE}, or a GPU with bf16 (NVIDIA's from Ampere on)",
+        )
+
+
 def _stages_refused(arch: Architecture, config: EngineConfig) -> str:
     return f"{arch.n_layers} layers do not fill {config.pp} stages" if config.pp > arch.n_layers else ""
 
@@ -103,8 +124,12 @@ def _reasons(arch: Architecture, config: EngineConfig) -> Iterator[str]:
     if moe is None or moe.first_dense or moe.every > 1:
         ffn = PADDED_FFN.get(arch.ffn, arch.ffn) if config.weights == "int4_wo" else arch.ffn
         yield from _widths(arch, config.weights, ffn, t, "the MLP", GROUPS)
-    if attends and attention_of(arch).shared_heads(arch) and arch.heads % t == 0:
-        yield from _widths(arch, config.weights, arch.heads * arch.head_dim, t, "attention", GROUPS)
+    for sizes in attention_sizes(arch) if attends else ():
+        shared = attention_of(sizes).shared_heads(sizes)
+        if shared and sizes.heads % t == 0:
+            yield from _widths(arch, config.weights, sizes.heads * sizes.head_dim, t, "attention", GROUPS)
+            if config.weights == "fp8_block" and t > 1 and max(shared // t, 1) * sizes.head_dim % GROUPS["fp8_block"]:
+                yield f"key-value heads of {arch.name} on each of {ranks} are no whole blocks of weights that share a scale"
 
 
 def _widths(arch: Architecture, weights: str, width: int, parts: int, what: str, groups: dict[str, int]) -> Iterator[str]:

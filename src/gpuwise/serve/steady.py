@@ -3,7 +3,8 @@
 One more token of ``n`` sequences with ``S`` cached tokens in total, and the first token of a request without others:
 
     step(n, S) = max(fixed(n) + slope(n) S, host(n))
-    first(p)   = sum of steps over the chunks of the prompt, each no longer than a step's tokens
+    first(p)   = sum of steps over the chunks of the prompt, each no longer than a step's tokens; over pipeline stages until the
+                 last chunk has passed the last
 
 An engine that is always full of requests of ``p`` tokens in and ``o`` out, ``n`` of them decoding, gets ``r = n / (o - 1)`` new
 prompts a step, ``k`` of them with the chance of a Poisson count, and serves
@@ -18,10 +19,12 @@ within what ``tests/serve/test_steady.py`` states.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
 from gpuwise.predict.estimate import Estimate, weakest
+from gpuwise.serve.simulate.pipeline import stages_of
 from gpuwise.serve.simulate.server import Server
 from gpuwise.serve.simulate.step_time import Steps
 
@@ -64,7 +67,20 @@ def prompt_time(server: Server, prompt_tokens: int, context: int | None = None) 
     chunks = [(min(most, prompt_tokens - at), at) for at in range(0, prompt_tokens, most)]
     steps = server.steps(context or prompt_tokens)
     host = steps.host[min(1, len(steps.host) - 1)]
-    return _estimate(server, steps, sum(max(steps.mixed(0, 0, [chunk]), host) for chunk in chunks))
+    seconds = [max(steps.mixed(0, 0, [chunk]), host) for chunk in chunks]
+    return _estimate(server, steps, _through_stages(server, chunks, seconds) if server.staged else sum(seconds))
+
+
+def _through_stages(server: Server, chunks: Sequence[tuple[int, int]], seconds: Sequence[float]) -> float:
+    """When the last of ``chunks`` leaves the last pipeline stage: one follows another on each stage and between two."""
+    stages = stages_of(server.arch, server.system, server.config, hides_host=server.rules.ahead_in_stages)
+    free = [0.0] * (2 * server.config.pp - 1)
+    at = 0.0
+    for (new, _), step_s in zip(chunks, seconds, strict=True):
+        at = 0.0
+        for i, part_s in enumerate(stages.seconds(step_s, new, prompts=True)):
+            at = free[i] = max(at, free[i]) + part_s
+    return at
 
 
 def _estimate(server: Server, steps: Steps, seconds: float) -> Estimate:

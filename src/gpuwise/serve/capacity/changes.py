@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 from gpuwise.errors import InputError, UnpredictableError
 from gpuwise.facts.hardware.naming import find_cluster
 from gpuwise.facts.hardware.systems import System
-from gpuwise.serve.capacity.configurations import SPLITS, Configuration, copies_apart, holds
+from gpuwise.serve.capacity.configurations import SPLITS, Configuration, Requirements, copies_apart, holds, splits_of
 from gpuwise.serve.capacity.rate import Limit, full_rate, largest_rate
-from gpuwise.serve.capacity.search import first_token_ratio, most_rate
+from gpuwise.serve.capacity.search import most_rate, way_of, ways_of
 from gpuwise.serve.engines.engine import engine_runs
 from gpuwise.serve.engines.settings import Drafts, kept_on_code
 from gpuwise.serve.formats import FORMATS
@@ -137,45 +137,37 @@ def _others(
 def _on_others(
     configuration: Configuration, load: Load, targets: Sequence[Target], n: int
 ) -> Iterator[tuple[str, str, Configuration]]:
-    """Other accelerators, with the engine's options as installed there and the best model split by closed form, for the time
-    to first token left after a prompt without others."""
+    """Other accelerators, with the split and the tokens in a step that promise most there, else as installed."""
     for name in OTHERS:
         system = find_cluster(f"{configuration.system.count}x{name}").system
         if system.accelerator.id == configuration.system.accelerator.id:
             continue
         if configuration.config.program.listed_only and not engine_runs(system.accelerator, configuration.config.engine):
             continue
-        able = ((first_token_ratio(c, load, targets, n), c) for c in _widths(configuration, system) if holds(c))
-        late: list[tuple[float, Configuration]] = []
-        in_time: list[tuple[float, Configuration]] = []
-        for over, c in able:
-            if over >= 1.0:
-                late.append((-over, c))
-                continue
-            in_time.append(((1.0 - over) * full_rate(c, load, n) / c.ranks, c))
-            if len(in_time) == MOST_WIDTHS:
-                break
-        ways = in_time or late
-        chosen = max(ways, key=lambda way: way[0])[1] if ways else replace(configuration, system=system)
+        able = [way_of(c, load, targets, n) for c in _splits(configuration, system)]
+        best = max(able, key=lambda w: w.promise_per_s / w.configuration.ranks, default=None)
+        chosen = (
+            next(ways_of([best.configuration], load, targets, n)).configuration if best else replace(configuration, system=system)
+        )
         split = "" if chosen.ranks == configuration.ranks else f", {chosen.split} each"
         yield system.accelerator.name + split, SAME, chosen
 
 
-def _widths(configuration: Configuration, system: System) -> Iterator[Configuration]:
-    """The same format on that many accelerators of ``system``, split like ``configuration`` but without stages."""
-    arch, c = configuration.arch, configuration.config
-    settings = replace(configuration.settings, max_num_batched_tokens=None, max_num_seqs=None)
+def _splits(configuration: Configuration, system: System) -> list[Configuration]:
+    """The same format on ``system``, split as its own layouts: the smallest tensor groups with room, and stages of them."""
+    c, s = configuration.config, configuration.settings
+    settings = replace(s, max_num_batched_tokens=None, max_num_seqs=s.max_num_seqs if c.program.in_turn else None)
     if c.program.in_turn:
-        for n in (n for n in SPLITS if n <= min(system.count, c.program.in_turn)):
-            yield replace(configuration, system=system, config=replace(c, pp=n))
-        return
-    for n in (n for n in SPLITS if n <= most_ranks(system)):
-        inside, apart = arch.moe is not None, c.moe_ep > 1 and n > 1
-        attention = n if c.attention_dp > 1 else 1
-        experts = {"moe_ep": n if apart else 1, "moe_tp": n if inside and not apart else 1}
-        split = replace(c, pp=1, tp=n // attention, attention_dp=attention, **experts)
-        if not why_refused(arch, split):
-            yield replace(configuration, system=system, config=split, settings=settings, apart=None)
+        most = min(system.count, c.program.in_turn)
+        every = [replace(configuration, system=system, config=replace(c, pp=n), settings=settings) for n in SPLITS if n <= most]
+        return list(filter(holds, every))[:MOST_WIDTHS]
+    wanted = Requirements(c.engine, c.version, kv_dtype=c.kv_dtype, drafts=s.drafts, adapters=s.adapters)
+    every = splits_of(
+        configuration.arch, system, system.count, wanted, replace(c, tp=1, pp=1, attention_dp=1, moe_tp=1, moe_ep=1)
+    )
+    same = [replace(o, settings=settings, slowdown=configuration.slowdown) for o in every if holds(o)]
+    widths = sorted({o.config.tp * o.config.attention_dp for o in same})[:MOST_WIDTHS]
+    return [o for o in same if o.config.tp * o.config.attention_dp in widths]
 
 
 def _of_slots(configuration: Configuration) -> Iterator[tuple[str, str, Configuration]]:

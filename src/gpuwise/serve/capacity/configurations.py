@@ -11,13 +11,13 @@ from gpuwise.errors import InputError, NoRoomError, UnpredictableError
 from gpuwise.facts.hardware.systems import Cluster, System
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.serve.disaggregated import Disaggregation
-from gpuwise.serve.engines.engine import DEFAULT_ENGINE, ENGINES, Engine, EngineConfig, check_formats, check_runs, tensor_parallel
+from gpuwise.serve.engines.engine import DEFAULT_ENGINE, ENGINES, Engine, EngineConfig, check_runs, tensor_parallel
 from gpuwise.serve.engines.settings import Adapters, Drafts, Settings
 from gpuwise.serve.formats import FORMAT_OF_BITS, FORMATS
 from gpuwise.serve.load.load import Load
 from gpuwise.serve.replica import most_ranks
 from gpuwise.serve.simulate import Server
-from gpuwise.serve.splits import check_split, in_tensor_group, tensor_degrees, why_refused
+from gpuwise.serve.splits import check_device, check_split, in_tensor_group, tensor_degrees, why_refused
 from gpuwise.serve.steady import largest, prompt_time
 from gpuwise.workload.blocks.kinds import attention_of
 
@@ -27,18 +27,16 @@ STEP_TOKENS = (256, 512, 1024, 2048, 4096, 8192, 16384)
 """Tokens of a step worth trying: fewer shorten the gaps that a long prompt makes, more read prompts faster."""
 SEQUENCES = (16, 32, 64, 128, 256)
 """Sequences at once worth trying beside the engine's own limit: fewer answer each faster."""
-STAGES = (2, 4)
-"""Pipeline stages of one replica that are tried where links are slow."""
 MOST_STAGED = 3
 """Stages of tensor groups that are compared where nothing simpler has room: those on the fewest accelerators."""
 SLOTS = (1, 2, 4, 8, 16, 32)
 """Numbers of llama.cpp slots to try."""
+SLOW_LINKS = ("pcie", "single")
+"""Topologies of hosts whose all-reduces are slow."""
 AUTO = "auto"
 """In place of how many replicas read and how many write."""
 MOST_APART = 8
 """Replicas of which some read and some write."""
-SLOW_LINKS = ("pcie", "single")
-"""Topologies of hosts whose all-reduces are slow enough for stages to be worth trying."""
 USUAL_BITS = (16, 8)
 """8-bit weights answer like 16-bit ones (Kurtic et al., arXiv 2411.02355); narrower ones are a change of the model."""
 
@@ -206,9 +204,8 @@ class Requirements:
 
 def layouts(arch: Architecture, system: System, most: int, wanted: Requirements) -> Iterator[Configuration]:
     """Every split over at most ``most`` accelerators in every allowed format that the engine supports, with its options as
-    installed. Wider weights come first. Pipeline stages are tried if a host's links are slow or on request; if no other split
-    fits, every number of stages with every tensor group. Raises InputError if the engine supports the requested split in no
-    format."""
+    installed. Wider weights come first. Pipeline stages are those of a host; if no other split fits, every number of stages with
+    every tensor group. Raises InputError if the engine supports the requested split in no format."""
     if wanted.ep is not None:
         yield from _expert_parallel(arch, system, most, wanted, wanted.ep)
         return
@@ -221,7 +218,7 @@ def layouts(arch: Architecture, system: System, most: int, wanted: Requirements)
         splits = [replace(in_tensor_group(arch, form, wanted.tp or 1), pp=wanted.pp or 1) for form in forms]
         if all(why_refused(arch, split) for split in splits):
             check_split(arch, splits[-1], min(most, most_ranks(system)))
-    found = [c for form in forms for c in _usual(arch, system, most, wanted, form)]
+    found = [c for form in forms for c in splits_of(arch, system, most, wanted, form)]
     yield from found
     if not any(holds(c) for c in found):
         held = [c for form in forms for c in _stages_and_groups(arch, system, most, wanted, form) if holds(c)]
@@ -246,6 +243,18 @@ def _expert_parallel(arch: Architecture, system: System, most: int, wanted: Requ
     for form in _forms(arch, wanted):
         split = replace(form, tp=1, attention_dp=ranks, moe_tp=1, moe_ep=ranks)
         yield from _made(arch, system, wanted, split)
+
+
+def device_refusal(arch: Architecture, system: System, wanted: Requirements) -> InputError | None:
+    """Why the accelerator runs the model in none of the allowed formats; None where it does in one."""
+    why: InputError | None = None
+    for form in () if wanted.program.in_turn else _forms(arch, wanted):
+        try:
+            check_device(arch, system.accelerator, form)
+            return None
+        except InputError as error:
+            why = error
+    return why
 
 
 def _taken(configuration: Configuration) -> int:
@@ -280,7 +289,7 @@ def _made(arch: Architecture, system: System, wanted: Requirements, config: Engi
         yield Configuration(arch, system, config, settings, wanted.slowdown)
 
 
-def _usual(arch: Architecture, system: System, most: int, wanted: Requirements, form: EngineConfig) -> Iterator[Configuration]:
+def splits_of(arch: Architecture, system: System, most: int, wanted: Requirements, form: EngineConfig) -> Iterator[Configuration]:
     """The splits of one format that are tried first: tensor groups over powers of two, and stages of them."""
     splits = [n for n in (SPLITS if wanted.tp is None else (wanted.tp,)) if n <= min(most, most_ranks(system))]
     for n, pp in _usual_stages(system, most, wanted, splits):
@@ -301,8 +310,13 @@ def _usual_stages(system: System, most: int, wanted: Requirements, splits: Seque
     """Tensor groups and how many of them in turn."""
     if wanted.pp not in (None, 1):
         yield from ((n, wanted.pp) for n in splits if n * wanted.pp <= most)
-    elif wanted.pp is None and _may_stage(wanted) and system.topology in SLOW_LINKS:
-        yield from ((n, pp) for n in splits for pp in STAGES if n * pp <= min(most, system.count))
+    elif wanted.pp is None and _may_stage(wanted):
+        yield from ((n, pp) for n in splits for pp in stage_counts(min(most, system.count) // n))
+
+
+def stage_counts(groups: int) -> tuple[int, ...]:
+    """Numbers of pipeline stages that share ``groups`` tensor groups out among replicas, with no room for one more stage each."""
+    return tuple(sorted({groups // copies for copies in range(1, groups // 2 + 1)}))
 
 
 def _may_stage(wanted: Requirements) -> bool:
@@ -325,7 +339,7 @@ def _stages_and_groups(
 def holds(configuration: Configuration) -> bool:
     """Whether a replica's weights are of a format that its accelerators run, and leave room for a cache."""
     try:
-        check_formats(configuration.system.accelerator, configuration.config)
+        check_device(configuration.arch, configuration.system.accelerator, configuration.config)
         return configuration.server.memory.tokens > 0
     except InputError:
         return False
@@ -402,6 +416,15 @@ def refined(configuration: Configuration) -> Iterator[Configuration]:
     for sequences in SEQUENCES:
         if sequences < (options.max_num_seqs or 0):
             yield replace(configuration, settings=replace(settings, max_num_seqs=sequences))
+
+
+def other_steps(configuration: Configuration) -> Iterator[Configuration]:
+    """``configuration`` with an eighth to twice the tokens of its step: shorter ones keep more pipeline stages busy and answer
+    sooner, longer ones read prompts faster."""
+    tokens = configuration.server.options.max_num_batched_tokens or 0
+    for changed in refined(configuration):
+        if tokens / 8 <= (changed.settings.max_num_batched_tokens or 0) <= 2 * tokens:
+            yield changed
 
 
 def copies_apart(configuration: Configuration, load: Load, most: int) -> tuple[int, int] | None:

@@ -43,6 +43,8 @@ ALONE_REQUESTS = 200
 NEAR_FULL, UP, DOWN, LEAST_DOWN = 0.93, 1.15, 0.7, 0.15
 """A search begins near the full rate, rises or falls by these factors, and below the last halves the logarithm."""
 MOST_STEPS = 40
+SLACK = 1.1
+"""Tolerance of a simulated rate above its closed form (tests/serve/test_steady.py)."""
 NEIGHBOURS = (1, 2, 0)
 """Steps of the search's path from one tried rate near a guess to the next; after that the normal path is used."""
 MOST_LONGER = 4
@@ -264,8 +266,8 @@ def largest_rate(
     """The largest rate within ``targets``, within ``resolution``; without ``with_missed`` the first failing rate is not
     determined. ``known`` is a point with the same requests: where it meets the targets, a lower bound of the limit. A good
     ``guess_per_s`` only reduces the number of simulated rates: rates of the search's path above a failing one, or below a
-    passing one, need no simulation. Long runs are not guessed above the full rate, which short ones exceed before their queues
-    show. If ``enough_per_s`` passes, it is the limit. Raises as :func:`operate`."""
+    passing one, need no simulation. Long runs are not guessed above the full rate; short ones, which exceed it until their queues
+    show, are refused. If ``enough_per_s`` passes, it is the limit. Raises as :func:`operate`."""
     full = full_per_s or full_rate(configuration, load, n)
     nobody, settle = alone(configuration, load, targets, n, full, seed=seed), n >= FINAL_REQUESTS
     if not nobody.surely_met:
@@ -288,6 +290,8 @@ def largest_rate(
     def met(rate: float) -> bool:
         if rate in seen:
             return keeps(rate)
+        if rate > SLACK * full and not settle and not with_missed:
+            return False
         most = max(r for r in seen if keeps(r))
         missed = min((r for r in seen if not keeps(r)), default=math.inf)
         return rate < most or (rate < missed and keeps(rate))

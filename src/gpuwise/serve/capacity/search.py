@@ -16,11 +16,22 @@ import numpy as np
 from gpuwise.errors import GpuwiseError, InputError, NoRoomError, UnpredictableError
 from gpuwise.facts.hardware.systems import Cluster
 from gpuwise.facts.models.architecture import Architecture
-from gpuwise.serve.capacity.configurations import Configuration, Requirements, holds, layouts, read_apart, refined
+from gpuwise.serve.capacity.configurations import (
+    SLOW_LINKS,
+    Configuration,
+    Requirements,
+    device_refusal,
+    holds,
+    layouts,
+    other_steps,
+    read_apart,
+    refined,
+)
 from gpuwise.serve.capacity.fleet import Demand, accelerators_of, copies_for, copies_on
 from gpuwise.serve.capacity.rate import (
     RESOLUTION,
     SEARCH_REQUESTS,
+    SLACK,
     Limit,
     Point,
     alone,
@@ -29,16 +40,19 @@ from gpuwise.serve.capacity.rate import (
     largest_rate,
     mean_lengths,
 )
+from gpuwise.serve.engines.engine import DEFAULT_ENGINE
 from gpuwise.serve.load.load import Load
 from gpuwise.serve.load.targets import Target
 from gpuwise.serve.steady import first_token_time, mean_context
 
 BETTER = 1.02
 """Minimum relative gain of the rate for a change to be worth a flag."""
-SLACK = 1.1
-"""Tolerance of a simulated rate above its closed form (tests/serve/test_steady.py)."""
 DRAWN, SLOT_STEP = 2400, 1024
 """Requests that the longest is looked for among, and what a slot's context is a multiple of."""
+LEAST_LEFT = 0.01
+"""Least share of a target that counts as left, so that layouts too slow for it are tried in order of their rates."""
+PROMISES = 1.1
+"""Minimum relative gain of the promised rate for other tokens in a step to be tried first."""
 REFINED = 2
 """Layouts whose options are searched."""
 ANY = Demand()
@@ -55,7 +69,7 @@ class Assessment:
 
 @dataclass(frozen=True, slots=True)
 class RunnerUp:
-    """A layout that is not the best: an upper bound of its requests per second, and half of the rate it needed."""
+    """A tensor group that is not the best layout: an upper bound of its requests per second, and half of the rate it needed."""
 
     configuration: Configuration
     bound_per_s: float
@@ -235,18 +249,18 @@ def search(
     if not able:
         errors.append(_too_few(cluster, wanted))
     every = [c for c in able if c.ranks <= most_ranks]
-    bounds = [(most_rate(c, load, n), c) for c in (every if refine else _narrow(every))]
-    ordered = sorted(bounds, key=lambda b: rank.at_best(b[1].ranks, b[0], most))
-    for i, (bound, configuration) in enumerate(ordered, 1):
-        limit = None
+    plain = (Way(c, most_rate(c, load, n)) for c in _narrow(every))
+    ways = list(ways_of(every, load, targets, n) if refine else plain)
+    for i, way in enumerate(sorted(ways, key=lambda w: rank.at_best(w.configuration.ranks, w.promise_per_s, most)), 1):
+        limit, bound, configuration = None, way.bound_per_s, way.configuration
         if bound >= rank.needed_per_s(configuration):
             over = 0.0 if refine or bound == math.inf else first_token_ratio(configuration, load, targets, n)
             if over > SLACK:
                 late.append((over, configuration))
                 continue
-            limit = look(configuration, f"[{i}/{len(ordered)}] ")
+            limit = look(configuration, f"[{i}/{len(ways)}] ")
         found += [] if limit is None else [limit]
-        if limit is None and refine and bound < math.inf:
+        if limit is None and refine and bound < math.inf and not configuration.server.staged:
             behind.append(RunnerUp(configuration, bound, min(rank.needed_per_s(configuration), bound) / 2.0))
     if not found and late:  # reports by how much it misses
         limit = look(min(late, key=lambda x: x[0])[1])
@@ -255,16 +269,67 @@ def search(
         kept = [x for x in found if x.best is not None]
         for start in sorted(kept, key=lambda x: (rank.accelerators(x), -rank.carried(x)))[:REFINED]:
             for configuration in refined(start.configuration):
-                look(configuration)
+                if rank.needed_per_s(configuration) < math.inf:
+                    look(configuration)
     copies = 0 if rank.best is None else copies_on(cluster, rank.ranks)
-    most_each = max((bound / c.ranks for bound, c in bounds if bound < math.inf), default=math.inf)
-    error = errors[0] if errors and not found else None
+    each = (w.bound_per_s / w.configuration.ranks for w in ways)
+    most_each = max((bound for bound in each if bound < math.inf), default=math.inf)
+    error = None if found else _nearest(errors, arch, cluster, wanted)
     return Search(tuple(considered), rank.best, copies, error, tuple(behind), most_each)
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """A layout to try: an upper bound of its requests per second (infinite where it cannot be simulated, which reports the reason
+    itself), and the share of the strictest time to first token that a request without others takes; both by closed form."""
+
+    configuration: Configuration
+    bound_per_s: float
+    taken: float = 0.0
+
+    @property
+    def promise_per_s(self) -> float:
+        """The bound times what is left of the target."""
+        return self.bound_per_s * max(1.0 - self.taken, LEAST_LEFT)
+
+
+def ways_of(every: Sequence[Configuration], load: Load, targets: Sequence[Target], n: int) -> Iterator[Way]:
+    """``every`` layout, with the tokens in a step that promise most."""
+    for configuration in every:
+        plain = best = way_of(configuration, load, targets, n)
+        if plain.taken:
+            others = (way_of(c, load, targets, n) for c in other_steps(configuration))
+            best = max(others, key=lambda w: w.promise_per_s, default=plain)
+        yield best if best.promise_per_s > PROMISES * plain.promise_per_s else plain
+
+
+def way_of(configuration: Configuration, load: Load, targets: Sequence[Target], n: int) -> Way:
+    """``configuration`` with its closed forms."""
+    bound = most_rate(configuration, load, n)
+    taken = 0.0 if bound == math.inf else first_token_ratio(configuration, load, targets, n)
+    return Way(configuration, bound, taken)
 
 
 def _every(arch: Architecture, cluster: Cluster, load: Load, wanted: Requirements) -> Iterator[Configuration]:
     every = layouts(arch, cluster.system, cluster.n_accelerators, wanted)
     return every if wanted.apart is None else read_apart(every, load, cluster, wanted.apart)
+
+
+def _nearest(errors: Sequence[GpuwiseError], arch: Architecture, cluster: Cluster, wanted: Requirements) -> GpuwiseError | None:
+    """What the device refuses in every layout, else the error of the layout that lacks least memory, which names the engine whose
+    pipeline stages have room."""
+    refusal = device_refusal(arch, cluster.system, wanted) if errors else None
+    if refusal is not None:
+        return refusal
+    error = min(errors, key=lambda e: e.short_bytes if isinstance(e, NoRoomError) else math.inf, default=None)
+    if not isinstance(error, NoRoomError) or wanted.program.stages or wanted.program.in_turn:
+        return error
+    staged = replace(wanted, engine=DEFAULT_ENGINE, version=None, tp=None, ep=None)
+    if not any(holds(c) for c in layouts(arch, cluster.system, cluster.n_accelerators, staged)):
+        return error
+    title, other = wanted.program.title, staged.program.title
+    words = f"{error.message} in tensor groups; pipeline stages of {title} are not simulated"
+    return NoRoomError(words, hint=f"take --engine {DEFAULT_ENGINE}: stages of {other} hold it", short_bytes=error.short_bytes)
 
 
 def _too_few(cluster: Cluster, wanted: Requirements) -> NoRoomError:
@@ -336,9 +401,12 @@ def least_ranks(arch: Architecture, cluster: Cluster, wanted: Requirements) -> i
 
 
 def _narrow(every: Sequence[Configuration]) -> list[Configuration]:
-    """Layouts in the narrowest format that the device multiplies, and in those it does not: a native one beats a wider one."""
+    """Layouts in the narrowest format that the device multiplies, and in those it does not: a native one beats a wider one.
+    Pipeline stages where links are slow, or where nothing else has room."""
     native = any(c.config.weights.startswith("fp8") and "fp8" in c.system.accelerator.peak_flop_per_s for c in every)
-    return [c for c in every if not (native and c.config.weights in ("bf16", "fp16"))]
+    narrow = [c for c in every if not (native and c.config.weights in ("bf16", "fp16"))]
+    simple = [c for c in narrow if not c.server.staged or c.system.topology in SLOW_LINKS]
+    return simple if any(map(holds, simple)) else narrow
 
 
 def frontier(limits: Sequence[Limit], points: Sequence[tuple[Configuration, Point]]) -> tuple[tuple[Configuration, Point], ...]:

@@ -72,6 +72,10 @@ class Engine:
     """It runs on no other accelerators than its support tables list."""
     vocabulary_step: int = 0
     """Rows of the embedding are padded to a multiple of it and have to divide by the ranks; 0: padded as needed."""
+    refused_in_fp16: tuple[str, ...] = ()
+    """Families of models that it does not run in fp16, where they overflow."""
+    fp8_cache_since: tuple[int, int] = (0, 0)
+    """Compute capability of NVIDIA's GPUs from which it writes the cache in fp8."""
     encoder_graphs_since: str = ""
     """Version from which decoders that read an encoder run in graphs; empty: always."""
 

@@ -61,6 +61,8 @@ class VLLM(Engine):
     within_cache = True  # v1/core/kv_cache_utils.py, check_enough_kv_cache_memory
     stages = True
     vocabulary_step = 64  # layers/vocab_parallel_embedding.py, DEFAULT_VOCAB_PADDING_SIZE
+    refused_in_fp16 = ("gemma-2", "gemma-3")  # config/model.py, _FLOAT16_NOT_SUPPORTED_MODELS
+    fp8_cache_since = (8, 9)  # Triton converts to fp8 from there on (issue 26431, pull request 49077)
     encoder_graphs_since = "0.13"  # vllm-project/vllm pull request 30072
     expert_kernels = EXPERT_KERNELS
     flashinfer_experts = FLASHINFER_EXPERTS

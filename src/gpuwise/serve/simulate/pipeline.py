@@ -22,6 +22,7 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from heapq import heappop
 
 import numpy as np
@@ -268,16 +269,16 @@ class PipelineEngine(Engine):
 
     def _skip(self, back: _Batch, arrival_s: float) -> None:
         """Decode-only rounds until a request ends or arrives, or the blocks run out; ``back`` is no longer in flight."""
-        if not back.running or back.partial >= 0:
+        if not back.running or back.partial >= 0 or any(b.chunks or b.partial >= 0 for b in self.in_flight):
+            return
+        n = len(back.running)
+        if LEAST_ROUNDS * (self.time.fixed[n] + self.time.slope[n] * back.cache_tokens) > arrival_s - self.now:
             return
         rounds = back.rounds_left()
         if rounds < LEAST_ROUNDS + 2:
             return
         active = [back]
-        n = len(back.running)
         for batch in self.in_flight:
-            if batch.chunks or batch.partial >= 0:
-                return
             if batch.running:
                 rounds = min(rounds, batch.rounds_left())
                 if rounds < LEAST_ROUNDS + 2:
@@ -345,6 +346,7 @@ class PipelineSteps:
         return found | {"pipeline": float((total_s - own).sum())}
 
 
+@lru_cache(maxsize=256)
 def stages_of(arch: Architecture, system: System, config: EngineConfig, *, hides_host: bool) -> Stages:
     """How a step is shared out: decoding by the weights a stage holds, prompts by its layers; between two stages go hidden states
     and residuals of every token in 16 bits, a part from each rank of the tensor group, put together there

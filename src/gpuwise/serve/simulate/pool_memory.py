@@ -193,6 +193,7 @@ def pool_memory(
         raise NoRoomError(
             f"{arch.id} does not fit: {-pool / GIB + 0.01:.1f} GiB short on {accelerator.name} before any cache",
             hint="split it over more GPUs or narrow its weights",
+            short_bytes=-pool,
         )
     if not arch.n_attention_layers:  # states alone
         sequences = int(cached // state_bytes(arch, layout))
