@@ -99,7 +99,7 @@ class Constraints:
     tp: Whole | None = None
     """Tensor parallel degree."""
     pp: Whole | None = None
-    """Pipeline stages (vllm): 2. Without it: those of a host, and over hosts where nothing else fits."""
+    """Pipeline stages (vllm): 2. Without it: tried where links are slow, and where nothing else fits."""
     ep: Whole | None = None
     """Expert parallel over this many GPUs, with data-parallel attention on each: 32. Over several hosts with DeepEP and EPLB."""
     disaggregate: Annotated[str | None, Parameter(metavar="READ:WRITE")] = None
