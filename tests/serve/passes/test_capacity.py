@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import gpuwise
 from gpuwise.calibrate.serving.diffusion import generations
 from gpuwise.errors import InputError, UnpredictableError
 from gpuwise.facts.hardware.naming import find_cluster
@@ -238,6 +239,10 @@ def test_a_device_without_the_memory_copies_layers() -> None:
     assert caught.value.hint and "--offload sequential" in caught.value.hint
     answer = ask(flux, small, workload="image", targets=parse_targets("e2e_p95=1h"), how=How(offload="sequential"))
     assert answer.alone_s > 28 * flux.parameters * 2 / 32e9
+
+
+def test_images_that_are_read_are_named_by_their_tokens() -> None:
+    assert "images of 197 tokens; p95" in repr(gpuwise.capacity("vit-b-16", "L4", max=True))
 
 
 def test_images_are_made_one_after_the_other() -> None:

@@ -66,7 +66,7 @@ def _item(answer: At) -> Phrase:
     if items == SPEECH:
         program = find_speech_program(answer["program"].text).name
         return (f"windows of speech under {program}, ", tokens, " tokens written of each")
-    if items in ("images", "videos"):
+    if answer["made"].value is not None:
         return (f"{items} of {answer['made'].text}: ", answer["alone_s"], " each")
     return (f"{items} of ", tokens, " tokens") if tokens.number else items
 
