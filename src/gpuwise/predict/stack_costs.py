@@ -75,8 +75,8 @@ class StackCosts:
     shards (DTensor), for which the device waits."""
     basis: Basis = "fitted"
 
-    def as_timed(self) -> StackCosts:
-        """These costs for kernels and a host that are timed operation by operation: only transfers keep their factors."""
+    def _without_host(self) -> StackCosts:
+        """These costs where the host issues nothing and waits for nothing."""
         return replace(
             self,
             launch_s=0.0,
@@ -86,23 +86,17 @@ class StackCosts:
             sharded_update_s=0.0,
             micro_batch_overhead_s=0.0,
             step_overhead_s=0.0,
-            matmul_slowdown=1.0,
-            attention_slowdown=1.0,
-            memory_slowdown=1.0,
         )
+
+    def as_timed(self) -> StackCosts:
+        """These costs for kernels and a host that are timed operation by operation: only transfers keep their factors."""
+        return replace(self._without_host(), matmul_slowdown=1.0, attention_slowdown=1.0, memory_slowdown=1.0)
 
     def of_one_program(self, slowdown: float, attention: float) -> StackCosts:
         """These costs for a step that is one compiled program: the host issues nothing, and no host is waited for. ``slowdown``
         is that of its kernels, ``attention`` a further one of attention's."""
         return replace(
-            self,
-            launch_s=0.0,
-            kernel_gap_s=0.0,
-            layer_overhead_s=0.0,
-            stall_s=0.0,
-            sharded_update_s=0.0,
-            micro_batch_overhead_s=0.0,
-            step_overhead_s=0.0,
+            self._without_host(),
             straggler=0.0,
             matmul_slowdown=slowdown,
             attention_slowdown=attention * slowdown,
