@@ -15,7 +15,7 @@ from gpuwise.facts.hardware.naming import find_cluster
 from gpuwise.facts.hardware.systems import System
 from gpuwise.serve.capacity.configurations import SPLITS, Configuration, Requirements, copies_apart, holds, splits_of
 from gpuwise.serve.capacity.rate import Limit, full_rate, largest_rate
-from gpuwise.serve.capacity.search import most_rate, way_of, ways_of
+from gpuwise.serve.capacity.search import linked, most_rate, way_of, ways_of
 from gpuwise.serve.engines.engine import engine_runs
 from gpuwise.serve.engines.settings import Drafts, kept_on_code
 from gpuwise.serve.formats import FORMATS
@@ -165,7 +165,7 @@ def _splits(configuration: Configuration, system: System) -> list[Configuration]
     every = splits_of(
         configuration.arch, system, system.count, wanted, replace(c, tp=1, pp=1, attention_dp=1, moe_tp=1, moe_ep=1)
     )
-    same = [replace(o, settings=settings, slowdown=configuration.slowdown) for o in every if holds(o)]
+    same = linked([replace(o, settings=settings, slowdown=configuration.slowdown) for o in every if holds(o)])
     widths = sorted({o.config.tp * o.config.attention_dp for o in same})[:MOST_WIDTHS]
     return [o for o in same if o.config.tp * o.config.attention_dp in widths]
 

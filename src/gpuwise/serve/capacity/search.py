@@ -250,7 +250,7 @@ def search(
         errors.append(_too_few(cluster, wanted))
     every = [c for c in able if c.ranks <= most_ranks]
     plain = (Way(c, most_rate(c, load, n)) for c in _narrow(every))
-    ways = list(ways_of(_linked(every), load, targets, n) if refine else plain)
+    ways = list(ways_of(linked(every), load, targets, n) if refine else plain)
     for i, way in enumerate(sorted(ways, key=lambda w: rank.at_best(w.configuration.ranks, w.promise_per_s, most)), 1):
         limit, bound, configuration = None, way.bound_per_s, way.configuration
         if bound >= rank.needed_per_s(configuration):
@@ -404,10 +404,10 @@ def _narrow(every: Sequence[Configuration]) -> Sequence[Configuration]:
     """Layouts in the narrowest format that the device multiplies, and in those it does not: a native one beats a wider one."""
     native = any(c.config.weights.startswith("fp8") and "fp8" in c.system.accelerator.peak_flop_per_s for c in every)
     narrow = [c for c in every if not (native and c.config.weights in ("bf16", "fp16"))]
-    return _linked(narrow)
+    return linked(narrow)
 
 
-def _linked(every: Sequence[Configuration]) -> Sequence[Configuration]:
+def linked(every: Sequence[Configuration]) -> Sequence[Configuration]:
     """Layouts with pipeline stages where links are slow, or where nothing else has room: tensor groups are what fast links are
     for, and what is measured of stages is measured on slow ones."""
     simple = [c for c in every if not c.server.staged or c.system.topology in SLOW_LINKS]
