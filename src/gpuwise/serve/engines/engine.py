@@ -13,7 +13,7 @@ from gpuwise.facts.models.architecture import Architecture
 from gpuwise.facts.models.stored import check_agrees
 from gpuwise.facts.software.support import support_of
 from gpuwise.predict.memory.kv_cache import PAGED, CacheLayout
-from gpuwise.serve.engines.settings import EngineRules, Settings
+from gpuwise.serve.engines.settings import DRAFTERS, EngineRules, Settings
 from gpuwise.serve.formats import ENGINE_FORMATS, FORMAT_OF_BITS, FORMATS, gguf_format
 
 DEFAULT_ENGINE = "vllm"
@@ -254,6 +254,13 @@ class Command:
     line: str
     note: str = ""
     file: tuple[str, str] | None = None
+
+
+def drafter_path(drafter: str) -> str:
+    """The model that an engine loads as ``drafter``: a placeholder for the user's own head, or a model by name."""
+    from gpuwise.facts.models.catalogue import find_model
+
+    return DRAFT if drafter in DRAFTERS else model_name(find_model(drafter))
 
 
 def model_name(arch: Architecture) -> str:

@@ -7,8 +7,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 
 from gpuwise.facts.hardware.accelerators import Accelerator
-from gpuwise.facts.models.catalogue import find_model
-from gpuwise.serve.engines.engine import DRAFT, HEAD, PORT, Command, Engine, Start, model_name, version_number
+from gpuwise.serve.engines.engine import HEAD, PORT, Command, Engine, Start, drafter_path, version_number
 from gpuwise.serve.engines.settings import DRAFTERS, MTP, NGRAM
 from gpuwise.units import MIB
 
@@ -79,8 +78,7 @@ class SGLang(Engine):
             k, kind = o.drafts.tokens, o.drafts.drafter_of(start.arch)
             words += ["--speculative-algorithm", {MTP: "NEXTN"}.get(kind, kind.upper()) if kind in DRAFTERS else "STANDALONE"]
             if kind not in (MTP, NGRAM):
-                path = DRAFT if kind in DRAFTERS else model_name(find_model(kind))
-                words += ["--speculative-draft-model-path", path]
+                words += ["--speculative-draft-model-path", drafter_path(kind)]
             if kind != NGRAM:
                 words += ["--speculative-num-steps", str(k), "--speculative-eagle-topk", "1"]
             words += ["--speculative-num-draft-tokens", str(k + 1)]

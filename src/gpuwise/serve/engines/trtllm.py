@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import shlex
 
-from gpuwise.facts.models.catalogue import find_model
-from gpuwise.serve.engines.engine import DRAFT, PORT, Command, Engine, Start, model_name
-from gpuwise.serve.engines.settings import DRAFTERS, EAGLE, EAGLE3, MTP, NGRAM
+from gpuwise.serve.engines.engine import PORT, Command, Engine, Start, drafter_path
+from gpuwise.serve.engines.settings import EAGLE, EAGLE3, MTP, NGRAM
 
 OPTIONS_FILE = "trtllm.yml"
 EXPERT_KERNELS = {
@@ -55,7 +54,7 @@ class TensorRTLLM(Engine):
             name = {MTP: "MTP", NGRAM: "NGram", EAGLE: "Eagle", EAGLE3: "Eagle3"}.get(kind, "DraftTarget")
             lines += ["speculative_config:", f"  decoding_type: {name}", f"  max_draft_len: {o.drafts.tokens}"]
             if kind not in (MTP, NGRAM):
-                lines += [f"  speculative_model: {DRAFT if kind in DRAFTERS else model_name(find_model(kind))}"]
+                lines += [f"  speculative_model: {drafter_path(kind)}"]
         if o.adapters is not None:
             a, dense = o.adapters, start.arch.moe is None
             modules = ["attn_q", "attn_k", "attn_v", "attn_dense"] + (["mlp_h_to_4h", "mlp_gate", "mlp_4h_to_h"] if dense else [])
