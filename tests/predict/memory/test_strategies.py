@@ -385,7 +385,7 @@ def test_moments_in_bf16() -> None:
 def test_torchs_linear_keeps_what_zero3_gathered(micro_batch: int, seq_len: int, shown_gib: float) -> None:
     """FlagPerf training/nvidia/llama2_7b-deepspeed (mem_efficient_linear=False): nvidia-smi on 8 x A800, of 80 GB."""
     arch, node = find_model("llama-2-7b"), find_cluster("8xA800-80GB-SXM").system
-    script = Strategy(dp=8, micro_batch=micro_batch, sharding="zero3", stack="deepspeed-script")
+    script = Strategy(dp=8, micro_batch=micro_batch, sharding="zero3", gradient_dtype="bf16", stack="deepspeed-script")
     found, made = (memory(arch, node, seq_len, s) for s in (script, script.with_(stack="deepspeed")))
     assert found.estimate(0).expected / GIB == pytest.approx(shown_gib, rel=0.06)
     weights = 2.0 * count_parameters(arch).total

@@ -116,7 +116,7 @@ def _stage(
     base = c.base
     b = parameter_bytes(base)
     (dw, dg, do), (ew, eg, eo) = shards.dense, shards.expert
-    sharded = _fully_sharded(c)
+    sharded = fully_sharded(c)
     if base.lora_rank:
         return _adapted(arch, count, c, shape, i, shards, rules, head)
     weight, master = b.weight, b.master
@@ -176,13 +176,20 @@ def _stage(
         scattered=np.where(sharded | (c.sharding == ZERO2), scattered, 0.0),
         buckets=buckets,
         updated=on_device * (foreach + np.where(c.sharding == NONE, rules.update_fp32, 0.0) + np.where(sharded, copied, 0.0)),
-        # cast, then flattened: two of them, reserved but not needed at once with anything else
-        contiguous=np.where(c.sharding == NONE, 2.0 * rules.update_fp32 * on_device, 0.0),
+        contiguous=_contiguous(on_device, c, rules),
         paged=optimizer * (base.optimizer in PAGED),
     )
 
 
-def _fully_sharded(c: Columns) -> NDArray[np.bool_]:
+def _contiguous(updated: F64, c: Columns, rules: MemoryRules) -> F64:
+    """Bytes in one piece of the ``updated`` parameters, reserved but not needed at once with anything else: without shards of two
+    pieces, cast, then flattened."""
+    group = np.where(fully_sharded(c), rules.flat_elements, np.inf)
+    shard = 4.0 * np.minimum(updated, group) if rules.flat_elements else 0.0
+    return np.where(c.sharding == NONE, 2.0 * rules.update_fp32 * updated, shard)
+
+
+def fully_sharded(c: Columns) -> NDArray[np.bool_]:
     """Whether a layer's weights are unsharded only during its own passes; those of one rank come from the host."""
     return (c.sharding == ZERO3) | (c.sharding == HYBRID) | (c.base.offload_parameters & c.offloads_parameters)
 
@@ -197,7 +204,7 @@ def _reduce_buffers(count: ParameterCount, c: Columns, rules: MemoryRules) -> F6
     gradient (DeepSpeed's temp_grad_buffer_for_gpu_offload)."""
     weight = parameter_bytes(c.base).weight
     bucket = rules.bucket_elements * weight
-    sharded = _fully_sharded(c)
+    sharded = fully_sharded(c)
     buffers = np.where(sharded, bucket, 0.0)
     if not rules.buckets_replicas:
         return buffers
@@ -229,7 +236,7 @@ def _adapted(
     share = adapter_parameters(arch, base.lora_targets, base.lora_rank) / count.layers
     trained = share * (matrices + expert)
     frozen, on_host = frozen_bytes(base), c.offloads_parameters
-    sharded = _fully_sharded(c)
+    sharded = fully_sharded(c)
     end = 4.0 if autocasts(base) else b.weight
     weights = (matrices * frozen + ends * end + trained * b.weight) / dw + expert * frozen / ew
     weights = np.where(on_host & sharded, 0.0, weights)

@@ -40,7 +40,7 @@ from gpuwise.predict.memory.context import Loading, communicator_bytes, context_
 from gpuwise.predict.memory.device import StackMemory, stack_memory, usable_bytes
 from gpuwise.predict.memory.library_workspaces import library_workspace_bytes
 from gpuwise.predict.memory.saved import SavedBytes
-from gpuwise.predict.memory.states import StageStates, stage_states
+from gpuwise.predict.memory.states import StageStates, fully_sharded, stage_states
 from gpuwise.predict.parallel.pipeline import folded, in_flight
 from gpuwise.predict.parallel.shards import Stages, stages
 from gpuwise.workload.optimizer import PAGED, parameter_bytes
@@ -533,5 +533,5 @@ def _gradients_of(states: StageStates, c: Columns, rules: MemoryRules) -> tuple[
     always = states.half_gradients if rules.half_gradients == "always" else 0.0
     if rules.gradients == "buffer":
         return states.gradients + always, np.zeros(1)
-    several = c.accumulation > 1
+    several = (c.accumulation > 1) | ((rules.flat_elements > 0) & fully_sharded(c))
     return np.where(several, states.gradients, 0.0) + always, np.where(several, 0.0, states.gradients)

@@ -60,6 +60,9 @@ class MemoryRules:
     """Elements, at most, of the bucket that sharded gradients are reduced in, in their format; 0: no such bucket."""
     copies_half_gradients: bool = False
     """Its optimizer reads no gradients narrower than the states: they are copied in fp32."""
+    flat_elements: float = 0.0
+    """Where not 0, fully sharded gradients have one buffer throughout, and a sharded update copies a rank's into one piece of
+    fp32, under ZeRO-3 so many elements at a time."""
 
     def __post_init__(self) -> None:
         for name, words in _WORDS.items():
