@@ -45,7 +45,7 @@ def words_of_file(body: bytes, folder: Path) -> list[str]:
     """Command line for a page's question about own code. Raises InputError."""
     try:
         document: Any = json.loads(body)
-    except ValueError:
+    except (ValueError, RecursionError):
         document = None
     return words_of_fields(document, folder)
 

@@ -184,3 +184,14 @@ def test_columns_take_a_fraction_of_the_file(tmp_path: Path) -> None:
     columns = [v for v in vars(trace).values() if hasattr(v, "nbytes")]
     assert len(trace) == 4000 and len(trace.names) == 7
     assert sum(c.nbytes for c in columns) < 80 * len(trace)
+
+
+@pytest.mark.parametrize("begin", [b'{"traceEvents": [{"ph": "X", "name": "', b'{"traceEvents": [], "traceName": "', b"["])
+def test_a_zipped_file_of_one_endless_event_is_refused(begin: bytes, tmp_path: Path) -> None:
+    file = tmp_path / "bomb.json.gz"
+    with gzip.open(file, "wb", compresslevel=1) as out:
+        out.write(begin)
+        for _ in range(80):
+            out.write(b"a" * (1 << 20))
+    with pytest.raises(InputError, match="larger than 64 MiB|no list of events"):
+        read_trace(file)

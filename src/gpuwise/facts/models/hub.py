@@ -223,7 +223,7 @@ class _Fetch:
         content = self.request(path, {}, _MOST_TEXT)[0]
         try:
             found = json.loads(content)
-        except ValueError:
+        except (ValueError, RecursionError):
             found = None
         if not isinstance(found, dict):
             raise NoAnswerError(f"{endpoint()} does not answer as the Hub does", hint="check HF_ENDPOINT")

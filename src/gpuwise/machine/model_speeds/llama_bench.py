@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
+from gpuwise.files import csv_rows
 from gpuwise.machine.model_speeds.fields import count, number, refuse
 from gpuwise.serve.local_measured import MeasuredSpeed
 
@@ -87,11 +86,11 @@ def _is_whole(row: Mapping[str, Any], *, on_processor: bool) -> bool:
 
 def from_csv(text: str, name: str) -> list[MeasuredSpeed]:
     """Of ``-o csv``."""
-    rows = list(csv.DictReader(io.StringIO(text)))
-    for i, row in enumerate(rows, 1):
-        if None in row or None in row.values():
+    (_, header), *lines = csv_rows(text, name)
+    for i, (_, cells) in enumerate(lines, 1):
+        if len(cells) != len(header):
             refuse(f"{name}: row {i}", "has another number of columns than the header")
-    return from_rows(cast("list[Mapping[str, Any]]", rows), name)
+    return from_rows([dict(zip(header, cells, strict=True)) for _, cells in lines], name)
 
 
 def from_markdown(text: str, name: str) -> list[MeasuredSpeed]:

@@ -132,7 +132,7 @@ def _names_finish(event: Mapping[str, Any]) -> bool:
 def _document(body: bytes) -> Any:
     try:
         return json.loads(body)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise BrokenStreamError("half an event, or not JSON") from None
 
 
@@ -142,7 +142,7 @@ def _error_text(body: bytes) -> str:
         document: Any = json.loads(body)
         error = as_object(document).get("error", as_object(document).get("detail", document))
         words = as_object(error).get("message", error)
-    except ValueError:
+    except (ValueError, RecursionError):
         words = body.decode("utf-8", "replace")
     return " ".join(str(words).split())[:200]
 

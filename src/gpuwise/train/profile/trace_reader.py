@@ -13,9 +13,9 @@ import msgspec
 import numpy as np
 
 from gpuwise.errors import InputError
-from gpuwise.files import GIB, open_file
+from gpuwise.files import GIB, MIB, open_file
 from gpuwise.train.profile.trace import NONE, Detail, Lane, Trace
-from gpuwise.train.profile.trace_text import MARK, SPACE, EventText, NoEventsError
+from gpuwise.train.profile.trace_text import MARK, MOST_BUFFERED, SPACE, EventText, NoEventsError, TooLongError
 from gpuwise.units import MEGA, MICRO
 
 BLOCK = 1 << 22
@@ -89,6 +89,8 @@ def _read(file: IO[bytes], source: str, block: int) -> Trace:
             columns.take(run, text)
     except NoEventsError:
         raise InputError(f"{source}: this is not a trace: it has no list of events", hint=_RECORD) from None
+    except TooLongError:
+        raise InputError(f"{source}: one event is larger than {MOST_BUFFERED // MIB} MiB", hint=_RECORD) from None
     if not text.ended:
         raise _cut(source, f"the list of events has no end after {columns.n_seen:,} events")
     trace = columns.trace(_metadata(bytes(text.head), bytes(text.tail)))
@@ -115,7 +117,7 @@ def _metadata(head: bytes, tail: bytes) -> dict[str, Any]:
         text = text[:-2] + b"}"
     try:
         value = json.loads(text, strict=False)
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return _object(value)
 

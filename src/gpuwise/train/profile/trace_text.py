@@ -14,15 +14,19 @@ MARK = b"\n  },\n  {"
 """Between two of Kineto's events."""
 _KEEP = len(b"\n  }")
 _DROP = len(b"\n  },")
-_TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|[{}\[\]"]', re.DOTALL)
+_TOKEN = re.compile(rb'"(?:[^"\\]++|\\.)*+"|[{}\[\]"]', re.DOTALL)
 _ARRAY = re.compile(rb'"traceEvents"\s*:\s*\[')
 SPACE = b" \t\r\n,"
-MOST_HEAD = 1 << 26
-"""Bytes before the events within which they have to begin."""
+MOST_BUFFERED = 1 << 26
+"""Bytes before the events, of one event and after the events."""
 
 
 class NoEventsError(ValueError):
     """The text holds no list of events."""
+
+
+class TooLongError(ValueError):
+    """An event, or what follows the events, is longer than any profiler writes."""
 
 
 class EventText:
@@ -42,7 +46,9 @@ class EventText:
         """End of the last whole event that was counted."""
 
     def feed(self, block: bytes) -> Iterator[bytes]:
-        """Runs of events that are whole now. Raises NoEventsError."""
+        """Runs of events that are whole now. Raises NoEventsError, TooLongError."""
+        if len(self.tail) > MOST_BUFFERED or (self._inside and len(self._buffer) > MOST_BUFFERED):
+            raise TooLongError
         if self.ended:
             self.tail += block
             return
@@ -85,7 +91,7 @@ class EventText:
         elif text.startswith(b"{"):
             found = _ARRAY.search(self._buffer)
             if found is None:
-                if len(self._buffer) > MOST_HEAD:
+                if len(self._buffer) > MOST_BUFFERED:
                     raise NoEventsError
                 return False
             start = found.end()
