@@ -193,5 +193,5 @@ def test_a_zipped_file_of_one_endless_event_is_refused(begin: bytes, tmp_path: P
         out.write(begin)
         for _ in range(80):
             out.write(b"a" * (1 << 20))
-    with pytest.raises(InputError, match="larger than 64 MiB|no list of events"):
+    with pytest.raises(InputError, match=r"larger than 64 MiB|no list of events"):
         read_trace(file)
