@@ -92,7 +92,7 @@ def make(kind: str, place: Path) -> None:
     elif kind == "deep":
         place.write_text('{"a":' * 100_000)
     elif kind == "wide":
-        place.write_text("build_commit,n_prompt,avg_ts\n" + f"\"{'a' * 200_000}\",1,1\n")
+        place.write_text("build_commit,n_prompt,avg_ts\n" + f'"{"a" * 200_000}",1,1\n')
     elif kind == "binary":
         place.write_bytes(bytes(range(256)) * 20)
     elif kind == "empty":
