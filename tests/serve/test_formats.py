@@ -6,18 +6,21 @@ import pytest
 
 from gpuwise.errors import InputError, UnknownNameError
 from gpuwise.facts.models.catalogue import find_model
-from gpuwise.serve.engines.engine import ENGINES, LOCAL_ENGINE
+from gpuwise.serve.engines.engine import LOCAL_ENGINE, EngineConfig, stored_as
 from gpuwise.serve.formats import (
+    BNB,
     ENGINE_FORMATS,
     FORMAT_OF_BITS,
     FORMATS,
     LLAMA_CPP_FORMATS,
     MLX_FORMATS,
+    asked_weights,
     find_format,
     format_of_precision,
     gguf_format,
     weight_bytes,
     weight_bytes_read,
+    width_of,
 )
 from gpuwise.workload.transformer.parameters import count_parameters
 
@@ -50,7 +53,7 @@ def test_names_in_any_case() -> None:
 
 
 def test_every_format_of_an_engine_has_a_nearest_one_in_llama_cpp() -> None:
-    assert {*ENGINE_FORMATS, *LLAMA_CPP_FORMATS, *MLX_FORMATS} == set(FORMATS)
+    assert {*ENGINE_FORMATS, BNB, *LLAMA_CPP_FORMATS, *MLX_FORMATS} == set(FORMATS)
     for name in (*ENGINE_FORMATS, *MLX_FORMATS):
         nearest = FORMATS[FORMATS[name].llama_cpp]
         assert nearest.name in LLAMA_CPP_FORMATS and nearest.bytes_per_weight == pytest.approx(
@@ -101,12 +104,33 @@ def test_the_format_in_a_gguf_files_name(name: str, form: str | None) -> None:
     assert gguf_format(name) == form
 
 
-def test_a_gguf_format_of_unknown_size_or_without_a_simulated_width_is_refused() -> None:
+def test_a_gguf_format_of_unknown_size_is_refused() -> None:
     with pytest.raises(UnknownNameError, match="IQ5_XS"):
         gguf_format("llama-3.1-8b-IQ5_XS.gguf")
-    assert [ENGINES[LOCAL_ENGINE].bits_of(form) for form in ("F16", "Q8_0", "Q4_K_M")] == [16, 8, 4]
-    with pytest.raises(InputError, match="Q6_K weights is not simulated"):
-        ENGINES[LOCAL_ENGINE].bits_of("Q6_K")
+    assert [width_of(form) for form in ("F16", "Q8_0", "Q4_K_M", "Q6_K", "fp8_block", "nf4")] == [16, 8, 4, 8, 8, 4]
+
+
+@pytest.mark.parametrize(
+    ("text", "bits", "form"),
+    [("16,8", (16, 8), None), ("fp8", (8,), None), ("int4", (4,), None), ("bnb4", (4,), "nf4"), ("q4_k_m", (4,), "Q4_K_M")],
+)
+def test_weights_are_asked_by_bits_or_by_a_format(text: str, bits: tuple[int, ...], form: str | None) -> None:
+    assert asked_weights(text) == (bits, form) and asked_weights(None) == ((), None)
+
+
+def test_a_format_selects_a_program_that_reads_it() -> None:
+    assert stored_as("llama-3.1-8b-Q6_K.gguf", None, None, None) == (LOCAL_ENGINE, "Q6_K")
+    assert stored_as("llama-3.1-8b-Q6_K.gguf", None, "vllm@0.9", None) == ("vllm@0.9", "Q6_K")
+    assert stored_as("llama-3.1-8b", None, None, "bnb") == (None, "nf4")
+    assert stored_as("llama-3.1-8b", None, None, "16,8") == (None, "16,8")
+    with pytest.raises(InputError, match="SGLang reads no Q6_K weights"):
+        stored_as("llama-3.1-8b-Q6_K.gguf", None, "sglang", None)
+    with pytest.raises(InputError, match="contradicts --weights 8"):
+        stored_as("llama-3.1-8b-Q4_K_M.gguf", None, None, "8")
+    with pytest.raises(InputError, match=r"vLLM 0\.5 reads no Q6_K weights: it begins with 0\.5\.5"):
+        EngineConfig("vllm", "Q6_K", version="0.5")
+    with pytest.raises(UnknownNameError, match="bnb8"):
+        asked_weights("bnb8")
 
 
 @pytest.mark.parametrize(("model", "gib"), [("gpt-oss-20b", 11.27), ("gpt-oss-120b", 59.02)])
@@ -114,4 +138,4 @@ def test_files_in_mxfp4_are_their_size(model: str, gib: float) -> None:
     """ggml-org/gpt-oss-20b-GGUF and -120b: experts in MXFP4, the rest in Q8_0."""
     assert weight_bytes(find_model(model), "MXFP4") / 2**30 == pytest.approx(gib, rel=0.01)
     form = gguf_format(f"{model}-mxfp4.gguf")
-    assert form == "MXFP4" and ENGINES[LOCAL_ENGINE].bits_of(form) == 4
+    assert form == "MXFP4" and width_of(form) == 4

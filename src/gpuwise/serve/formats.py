@@ -6,6 +6,7 @@ bits; a file of a local program (llama.cpp) is narrowed as a whole.
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 from functools import lru_cache
@@ -20,6 +21,8 @@ _GGUF = re.compile(
     re.IGNORECASE,
 )
 GGUF, MLX = "GGUF", "MLX"
+BNB = "nf4"
+"""bitsandbytes' 4 bits."""
 WIDE_BYTES = 2.0
 """A weight an engine does not narrow."""
 ALIKE = 0.7
@@ -41,6 +44,8 @@ class WeightFormat:
     """Equivalent format of llama.cpp: the same bits, rounded to the same kind of number."""
     dense: str | None = None
     """Format of all but the routed experts, where the name means these alone."""
+    unpacked: bool = False
+    """No serving engine multiplies by it as stored (:mod:`gpuwise.serve.unpacked`)."""
 
     @property
     def local(self) -> bool:
@@ -106,6 +111,7 @@ FORMATS: dict[str, WeightFormat] = {
         WeightFormat("mxfp4", 0.53125, "Q4_K_M", equivalent=False),
         WeightFormat("int8_wo", 1.0, "Q8_0"),
         WeightFormat("int4_wo", 0.515625, "Q4_K_M"),
+        WeightFormat(BNB, 0.515869, "Q4_K_M", equivalent=False, unpacked=True),
         WeightFormat("F16", 16.0 / 8, "F16", GGUF),
         WeightFormat("BF16", 16.0 / 8, "BF16", GGUF),
         WeightFormat("Q8_0", 8.5 / 8, "Q8_0", GGUF),
@@ -130,13 +136,17 @@ FORMATS: dict[str, WeightFormat] = {
         WeightFormat("mlx_mxfp4", 4.25 / 8, "Q4_0", MLX, equivalent=False),
     )
 }
-"""Scales of the engines' formats: NVFP4 one E4M3 per 16, MXFP4 one E8M0 per 32, int4 one fp16 per 128. llama.cpp's: mean
-over a Llama-3-8B file (ggml-org/llama.cpp tools/quantize/README.md); MXFP4 files hold experts in it and the rest in Q8_0
-(ggml-org/gpt-oss-20b-GGUF: 11.27 GiB). MLX's: a scale and a bias of 16 bits per 64 or 32 (mlx-lm 0.32.0 mlx_lm/utils.py
-quantize_model, embeddings and heads too)."""
-ENGINE_FORMATS = tuple(f.name for f in FORMATS.values() if not f.local)
+"""Scales of the engines' formats: NVFP4 one E4M3 per 16, MXFP4 one E8M0 per 32, int4 one fp16 per 128, bitsandbytes' 4 bits one
+of 8 bits per 64 and one of 32 for 256 of these (arXiv 2305.14314, double quantisation). llama.cpp's: mean over a Llama-3-8B file
+(ggml-org/llama.cpp tools/quantize/README.md); MXFP4 files hold experts in it and the rest in Q8_0 (ggml-org/gpt-oss-20b-GGUF:
+11.27 GiB). MLX's: a scale and a bias of 16 bits per 64 or 32 (mlx-lm 0.32.0 mlx_lm/utils.py quantize_model, embeddings and
+heads too)."""
+ENGINE_FORMATS = tuple(f.name for f in FORMATS.values() if not f.local and not f.unpacked)
 LLAMA_CPP_FORMATS = tuple(f.name for f in FORMATS.values() if f.file == GGUF)
 MLX_FORMATS = tuple(f.name for f in FORMATS.values() if f.file == MLX)
+TILED, WIDENED = re.compile(r"(UD-)?Q\d_\w+"), re.compile(r"(UD-)?IQ\d_(XXS|XS|S|M|NL)")
+"""Formats of llama.cpp that vLLM multiplies by in tiles, and those whose matrices it widens. It has none for
+ik_llama.cpp's."""
 FORMAT_OF_BITS = {16: "bf16", 8: "fp8", 4: "int4_wo"}
 """Default format of an engine for a given width of the weights."""
 FORMAT_OF_PRECISION = {
@@ -163,10 +173,15 @@ _SPELLINGS = tuple(
         (r"(i?q[2-8]_\w+)_r[48]", r"\1"),
         (r"int8|w8a16|gptq[-_ ]?int8", "int8_wo"),
         (r"fp8[-_ ]?(?:dynamic|static|e4m3)|w8a8[-_ ]?fp8", "fp8"),
+        (r"fp8[-_ ]?block(?:s|wise)?", "fp8_block"),
+        (r"(?:bnb|bitsandbytes)(?:[-_ ]?(?:4|4[-_ ]?bits?|nf4))?", BNB),
         (r"nvfp4a16", "nvfp4"),
     )
 )
 """How people write formats, and the name here. 4 bits alone is what MLX calls its own."""
+LLM_INT8 = "bnb_8bit"
+"""bitsandbytes' 8 bits, which are not predicted."""
+_LLM_INT8 = re.compile(r"(?:bnb|bitsandbytes)[-_ ]?(?:8|8[-_ ]?bits?|int8)|llm[._]int8")
 _EXLLAMA = re.compile(r"exl[23](?:[-_ ]*(\d+(?:\.\d+)?)[-_ ]?bpw)?")
 
 
@@ -178,12 +193,17 @@ def find_format(text: str) -> WeightFormat:
     for pattern, name in _SPELLINGS:
         if found := pattern.fullmatch(wanted):
             wanted = found.expand(name)
-    of = {name.lower(): name for name in (*MLX_FORMATS, *LLAMA_CPP_FORMATS, *ENGINE_FORMATS)}
+    of = {name.lower(): name for name in (*MLX_FORMATS, *LLAMA_CPP_FORMATS, *ENGINE_FORMATS, BNB)}
     plain = wanted.removeprefix("ud-")
     for name in (wanted, f"ud-{plain}", plain, *(re.sub(r"_(xl|l|m|p)$", end, plain) for end in ("_m", ""))):
         if name in of:
             return FORMATS[of[name]]
-    names = (*LLAMA_CPP_FORMATS, *ENGINE_FORMATS, *MLX_FORMATS)
+    names = (*LLAMA_CPP_FORMATS, *ENGINE_FORMATS, BNB, *MLX_FORMATS)
+    if _LLM_INT8.fullmatch(wanted):
+        hint = (
+            "its kernels wait for the host in every product and are several times slower than 16 bits: take int8_wo (GPTQ) or fp8"
+        )
+        raise UnknownNameError("weight format", text, (), hint=hint)
     if (exllama := _EXLLAMA.search(wanted)) is not None:
         near = "Q4_K_M or another format of llama.cpp"
         if exllama[1]:
@@ -193,6 +213,24 @@ def find_format(text: str) -> WeightFormat:
         hint = f"formats of ExLlama are not predicted: name the model without it, and --weights {near}"
         raise UnknownNameError("weight format", text, (), hint=hint)
     raise UnknownNameError("weight format", text, names, hint="it is one of " + ", ".join(names))
+
+
+def asked_weights(text: str | None) -> tuple[tuple[int, ...], str | None]:
+    """Of ``"16,8"`` the bits of a weight and no format, of a format's name its width and the name; nothing of None. Raises
+    UnknownNameError."""
+    if text is None:
+        return (), None
+    parts = [part.strip() for part in text.replace("-bit", "").replace("int", "").replace("bf", "").replace("fp", "").split(",")]
+    if all(part in map(str, FORMAT_OF_BITS) for part in parts):
+        return tuple(dict.fromkeys(map(int, parts))), None
+    form = find_format(text).name
+    return (width_of(form),), form
+
+
+def width_of(form: str) -> int:
+    """The width in :data:`FORMAT_OF_BITS` nearest to that of the format ``form``. Raises UnknownNameError."""
+    bits = 8.0 * find_format(form).bytes_per_weight
+    return min(FORMAT_OF_BITS, key=lambda width: abs(math.log(width / bits)))
 
 
 def local_form(form: str) -> str | None:

@@ -29,7 +29,8 @@ from gpuwise.predict.kernels.memory_bound import dram_rate, memory_time
 from gpuwise.predict.kernels.registry import DistinctCalls, kernel_times
 from gpuwise.predict.kernels.single import matmul
 from gpuwise.serve.engines.engine import Engine, EngineConfig, version_number
-from gpuwise.serve.formats import FORMATS
+from gpuwise.serve.formats import BNB, FORMATS
+from gpuwise.serve.unpacked import unpacked_time
 from gpuwise.workload.blocks.kinds import LATENT
 from gpuwise.workload.row_codes import Kind
 from gpuwise.workload.step import FAMILIES, OpTable
@@ -153,9 +154,25 @@ def _on_card(device: Accelerator, family: I64, plain: KernelTime) -> KernelTime:
 
 def _products(device: Accelerator, config: EngineConfig, rows: IterationRows) -> KernelTime:
     """Matrix products: the layers' by weights in their format, head and router in 16 bits."""
+    if config.weights in config.program.unpacked:
+        return _unpacked_products(device, config, rows)
     calls = _distinct_products(rows, product_format(device, config.weights), half_format(device))
     times = calls.times(device, SERVING)
     return KernelTime(times.time_s, times.log_sigma, times.basis)
+
+
+def _unpacked_products(device: Accelerator, config: EngineConfig, rows: IterationRows) -> KernelTime:
+    """Products whose weights the engine unpacks; bitsandbytes leaves the head in 16 bits."""
+    _, table, in_half = rows.products
+    _, m, n, k = table.shape[:, :4].T
+    version = version_number(config.version or config.program.newest)
+    fused = version >= version_number(config.program.unpacked[config.weights].plugin_since)
+    times = unpacked_time(device, config.weights, half_format(device), m, n, k, fused=fused)
+    if config.weights != BNB or not in_half.any():
+        return times
+    wide = _distinct_products(rows, half_format(device), half_format(device)).times(device, SERVING)
+    seconds = np.where(in_half, wide.time_s, times.time_s)
+    return times._replace(time_s=seconds, log_sigma=np.where(in_half, wide.log_sigma, times.log_sigma))
 
 
 @lru_cache(maxsize=64)

@@ -23,6 +23,7 @@ from gpuwise.errors import InputError
 from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.serve.engines.engine import LOCAL_ENGINE, EngineConfig, check_formats, version_number
+from gpuwise.serve.formats import BNB
 from gpuwise.serve.iteration_kernels import half_format
 from gpuwise.workload.blocks.kinds import attention_of, attention_sizes, block_counts
 
@@ -71,6 +72,17 @@ def check_split(arch: Architecture, config: EngineConfig, most: int = SHOWN_DEGR
 def check_device(arch: Architecture, accelerator: Accelerator, config: EngineConfig) -> None:
     """Raises InputError for formats of weights, of the cache and of numbers that the engine does not run on ``accelerator``."""
     check_formats(accelerator, config)
+    if config.weights in config.program.unpacked:
+        if arch.moe is not None:
+            raise InputError(
+                f"experts in {config.weights} are not predicted under {config.program.title}: no kernel of theirs was measured",
+                hint=f"take --engine {LOCAL_ENGINE}, or --weights 4",
+            )
+        if config.weights != BNB and accelerator.vendor != "NVIDIA":
+            raise InputError(
+                f"{config.program.title}'s kernels for GGUF files are predicted on NVIDIA's GPUs, not on {accelerator.name}",
+                hint=f"take --engine {LOCAL_ENGINE}",
+            )
     engine, name = config.program, accelerator.name
     capability = version_number(accelerator.compute_capability or "99")
     if config.kv_dtype == "fp8" and accelerator.vendor == "NVIDIA" and capability < engine.fp8_cache_since:

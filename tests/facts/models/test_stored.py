@@ -21,6 +21,8 @@ NAMES = {
     "{}-GPTQ-Int4": "int4_wo",
     "{}-GPTQ-Int8": "int8_wo",
     "org/{}-FP8": "fp8",
+    "Qwen/{}-FP8": "fp8_block",
+    "unsloth/{}-bnb-8bit": "bnb_8bit",
     "{}-4bit": "int4_wo",
     "{}-8bit": "int8_wo",
     "unsloth/{}-bnb-4bit": "nf4",
@@ -104,7 +106,7 @@ def test_training_refuses_a_narrow_checkpoint_and_serving_uses_it(pattern):
     except InputError as error:
         assert form not in ("int4_wo", "fp8", "Q4_K_M", "Q8_0") and "is not simulated" in str(error)
         return
-    assert bits == ((8,) if form in ("fp8", "Q8_0", "mlx_8bit") else (4,))
+    assert bits == ((8,) if form in ("fp8", "fp8_block", "Q8_0", "mlx_8bit") else (4,))
     assert bits_as_stored(find_model(name), bits) == bits
     with pytest.raises(InputError, match="the model's name or config has"):
         bits_as_stored(find_model(name), (16,))

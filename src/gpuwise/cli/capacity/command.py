@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Group, Parameter
 
-from gpuwise.cli.options import Duration, Length, Money, Pause, Rate, Whole, bits_of, given, positive_count, refuse
+from gpuwise.cli.options import Duration, Length, Money, Pause, Rate, Whole, given, positive_count, refuse
 from gpuwise.cli.reports import check_reports, report
 from gpuwise.cli.shown import options_shown, shows_part
 from gpuwise.errors import GpuwiseError, InputError, NoRoomError, UnknownNameError
@@ -89,11 +89,12 @@ class Traffic:
 class Constraints:
     """What is held fast, and what the answer must stay within."""
 
-    engine: Annotated[str, Parameter(metavar="ENGINE")] = "vllm"
+    engine: Annotated[str | None, Parameter(metavar="ENGINE", show_default="vllm")] = None
     """vllm, sglang, trtllm, llama.cpp or mlx-lm, with a version if it matters: vllm@0.19.0. Speech: also transformers,
     faster-whisper, whisper-s2t, openai-whisper, whisper.cpp."""
-    weights: Annotated[str | None, Parameter(metavar="BITS")] = None
-    """Bits per weight allowed: 16, 8 or 4; several with commas (16,8)."""
+    weights: Annotated[str | None, Parameter(metavar="BITS|FORMAT")] = None
+    """Bits per weight allowed: 16, 8 or 4; several with commas (16,8). Or a format: fp8_block, nvfp4, Q4_K_M (GGUF), nf4
+    (bitsandbytes)."""
     kv_cache: Annotated[str, Parameter(metavar="bf16|fp8")] = "bf16"
     """Format of the key-value cache: bf16 or fp8."""
     tp: Whole | None = None
@@ -110,6 +111,8 @@ class Constraints:
     eagle:3, llama-3.2-1b:5:3.1."""
     enforce_eager: Annotated[bool, Parameter(negative="")] = False
     """Start the engine without CUDA graphs: more memory for the cache, slower steps of few tokens."""
+    sampling: Annotated[str | None, Parameter(metavar="greedy|temperature|top-p")] = None
+    """How tokens are chosen: greedy, temperature (by probability), or top-p (or top-k), as most models' own settings say."""
     lora: Annotated[str | None, Parameter(metavar="ADAPTERS")] = None
     """LoRA adapters beside the model, used equally often: 50, or 50:32 with a rank, or 50:32:8 with 8 at once."""
     context: Length | None = None
@@ -361,14 +364,14 @@ def as_named(model: str, arch: Architecture | ConvNet | Denoiser, constraints: C
     """``constraints`` with the engine and weights that the model's name or config says (:func:`stored_as`)."""
     from gpuwise.serve.engines.engine import stored_as
 
-    asked = None if constraints.engine == FREE.engine else constraints.engine
-    engine, bits = stored_as(model, arch, asked, bits_of(constraints.weights) or None)
-    return replace(constraints, engine=engine or FREE.engine, weights=None if bits is None else ",".join(map(str, bits)))
+    engine, weights = stored_as(model, arch, constraints.engine, constraints.weights)
+    return replace(constraints, engine=engine, weights=weights)
 
 
 def _passes(traffic: Traffic, constraints: Constraints) -> PassQuestion:
     """The question of a workload that writes nothing. Raises InputError for options that mean nothing there."""
     from gpuwise.cli.capacity.passes import question_of
+    from gpuwise.serve.engines.engine import DEFAULT_ENGINE
 
     chosen = given(traffic, CHAT) | given(constraints, FREE)
     refuse(chosen, f"is of models that write: {traffic.workload} writes nothing", allowed=OF_PASSES)
@@ -379,7 +382,7 @@ def _passes(traffic: Traffic, constraints: Constraints) -> PassQuestion:
         traffic.rate,
         constraints.context,
         traffic.batching,
-        constraints.engine,
+        constraints.engine or DEFAULT_ENGINE,
         traffic.steps,
         traffic.resolution,
         traffic.frames,
@@ -552,15 +555,17 @@ def _source(traffic: Traffic, context: int) -> tuple[Any, float]:
 def wanted_of(constraints: Constraints, load: Load, arch: Architecture) -> Requirements:
     """The options as what the search must hold fast. Raises InputError and UnknownNameError."""
     from gpuwise.serve.capacity.configurations import USUAL_BITS, Requirements
-    from gpuwise.serve.engines.engine import engine_name
+    from gpuwise.serve.engines.engine import DEFAULT_ENGINE, engine_name
+    from gpuwise.serve.formats import asked_weights
 
-    engine, _, version = constraints.engine.partition("@")
+    engine, _, version = (constraints.engine or DEFAULT_ENGINE).partition("@")
+    bits, form = asked_weights(constraints.weights)
     if constraints.kv_cache not in ("bf16", "fp8"):
         raise UnknownNameError("cache format", constraints.kv_cache, ("bf16", "fp8"), hint="bf16 or fp8")
     return Requirements(
         engine_name(engine),
         version or None,
-        bits_of(constraints.weights) or USUAL_BITS,
+        bits or USUAL_BITS,
         constraints.tp,
         constraints.kv_cache,
         None if constraints.context is None else load.context,
@@ -570,7 +575,19 @@ def wanted_of(constraints: Constraints, load: Load, arch: Architecture) -> Requi
         ep=constraints.ep,
         eager=constraints.enforce_eager,
         apart=None if constraints.disaggregate is None else _apart(constraints.disaggregate),
+        form=form,
+        sampling=_sampling(constraints.sampling),
     )
+
+
+def _sampling(text: str | None) -> str:
+    """The engine's setting. Raises UnknownNameError."""
+    from gpuwise.serve.engines.settings import DRAWN, FILTERED, GREEDY
+
+    ways = {"greedy": GREEDY, "temperature": DRAWN, "top-p": FILTERED, "top-k": FILTERED}
+    if text is not None and text not in ways:
+        raise UnknownNameError("sampling", text, ways, hint="it is one of " + ", ".join(ways))
+    return FILTERED if text is None else ways[text]
 
 
 def _apart(text: str) -> tuple[int, int] | str:

@@ -1,7 +1,8 @@
 """The format that a model's name (``Qwen3-8B-AWQ``) or its ``config.json`` says its weights are stored in.
 
 Names of formats are those of served weights: ``int4_wo`` (AWQ, GPTQ and others that narrow weights alone to 4 bits), ``int8_wo``,
-``fp8``, ``nvfp4``, ``mxfp4``, ``nf4`` (bitsandbytes), of llama.cpp ``Q4_K_M`` and its kin, of MLX ``mlx_4bit`` (groups of 64).
+``fp8`` and ``fp8_block`` (a scale per block), ``nvfp4``, ``mxfp4``, ``nf4`` and ``bnb_8bit`` (bitsandbytes), of llama.cpp
+``Q4_K_M`` and its kin, of MLX ``mlx_4bit`` (groups of 64).
 """
 
 from __future__ import annotations
@@ -16,6 +17,9 @@ from gpuwise.facts.models.names import FORMAT
 
 _SIXTEEN = frozenset({"bf16", "fp16", "f16"})
 _BY_WORD = {"fp8": "fp8", "nvfp4": "nvfp4", "mxfp4": "mxfp4", "bnb": "nf4"}
+_BLOCKS = re.compile(r"qwen/|qwen3[^/]*$")
+"""Publishers whose 8-bit floats have a scale per block of 128 by 128 (Qwen's model cards: "fine-grained fp8 quantization with
+block size of 128"). Others say so in their config."""
 _EIGHT = frozenset({"int8", "8bit", "w8a16"})
 _FOUR = frozenset({"awq", "gptq", "int4", "4bit", "w4a16"})
 _MLX_BITS = (4, 5, 6, 8)
@@ -42,7 +46,9 @@ def format_in_name(text: str) -> str | None:
         return f"mlx_{bits}bit"
     for word, form in _BY_WORD.items():
         if word in words:
-            return "int8_wo" if form == "nf4" and _EIGHT & {*words} else form
+            if form == "fp8":
+                return "fp8_block" if _BLOCKS.match(text) else form
+            return "bnb_8bit" if form == "nf4" and _EIGHT & {*words} else form
     return "int8_wo" if _EIGHT & {*words} else "int4_wo" if _FOUR & {*words} else None
 
 
@@ -75,7 +81,7 @@ def format_in_config(config: Config) -> str | None:
     elif method in ("awq", "gptq", "auto-round", "autoround", "intel/auto-round"):
         found = _of_bits(4 if bits is None else bits)
     elif method in ("bitsandbytes", "bnb"):
-        found = "nf4" if part.flag("load_in_4bit", False) else "int8_wo"
+        found = "nf4" if part.flag("load_in_4bit", False) else "bnb_8bit"
     elif method in ("fp8", "fbgemm_fp8"):
         found = "fp8"
     elif method == "modelopt":
@@ -104,7 +110,8 @@ def _of_groups(part: Config) -> str | None:
     for name in groups.values:
         weights = groups.part(name).part("weights")
         bits, kind = weights.maybe("num_bits"), weights.word("type", "int")
-        found.add({4: "nvfp4", 8: "fp8"}.get(bits or 0) if kind == "float" else _of_bits(bits or 0))
+        eight = "fp8_block" if weights.word("strategy", "") == "block" else "fp8"
+        found.add({4: "nvfp4", 8: eight}.get(bits or 0) if kind == "float" else _of_bits(bits or 0))
     return found.pop() if len(found) == 1 else None
 
 

@@ -12,6 +12,7 @@ from gpuwise.serve.capacity.answer import Capacity, Question, capacity_on, check
 from gpuwise.serve.capacity.configurations import USUAL_BITS, Requirements
 from gpuwise.serve.capacity.fleet import Demand
 from gpuwise.serve.engines.engine import DEFAULT_ENGINE, stored_as
+from gpuwise.serve.formats import asked_weights
 from gpuwise.serve.load.load import Load
 from gpuwise.serve.load.targets import parse_targets
 from gpuwise.serve.load.traces import read_trace, refuse_beyond
@@ -43,7 +44,9 @@ def make_capacity(
     """
     arch = find_model(model)
     check_model(arch)
-    stored, formats = stored_as(model, arch, None if engine == DEFAULT_ENGINE else engine, None if bits == USUAL_BITS else bits)
+    asked_bits = None if bits == USUAL_BITS else ",".join(map(str, bits))
+    stored, weights = stored_as(model, arch, None if engine == DEFAULT_ENGINE else engine, asked_bits)
+    widths, form = asked_weights(weights)
     source = (
         within(find_workload(workload), arch.max_seq_len)
         if trace is None
@@ -59,6 +62,6 @@ def make_capacity(
         usual_targets(load) if slo is None else parse_targets(slo),
         Demand(rate, users, think_s, load.peak_over_mean),
         today or datetime.date.today(),
-        Requirements(name, version or None, USUAL_BITS if formats is None else formats),
+        Requirements(name, version or None, widths or USUAL_BITS, form=form),
     )
     return capacity_on(asked, explain=explain, progress=progress or (lambda words: None))

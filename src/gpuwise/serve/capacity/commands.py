@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuwise.serve.capacity.configurations import Configuration, published_format
-from gpuwise.serve.engines.engine import DEFAULT_ENGINE, Command, Start, model_name
+from gpuwise.serve.engines.engine import DEFAULT_ENGINE, Command, Start, model_name, version_number
 from gpuwise.serve.iteration_kernels import half_format
 from gpuwise.serve.load.load import Load
 from gpuwise.serve.load.requests import Requests
@@ -105,6 +105,12 @@ def _context(configuration: Configuration) -> int:
 
 def _weights_note(configuration: Configuration) -> str:
     c, model = configuration.config, model_name(configuration.arch)
+    unpacked = c.program.unpacked.get(c.weights)
+    if unpacked is not None:
+        plugin = version_number(c.version or c.program.newest) >= version_number(unpacked.plugin_since)
+        notes = [f"pip install {unpacked.plugin}"] if plugin else []
+        notes += [] if c.weights in c.program.quantization else [f"give a GGUF file with {c.weights} weights in place of {model}"]
+        return "; ".join(notes)
     if c.program.checkpoint:
         return c.program.checkpoint.format(model=model, weights=c.weights)
     if c.weights in ("bf16", "fp16") or c.weights in c.program.quantization:

@@ -12,7 +12,7 @@ from gpuwise.facts.hardware.systems import Cluster, System
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.serve.disaggregated import Disaggregation
 from gpuwise.serve.engines.engine import DEFAULT_ENGINE, ENGINES, Engine, EngineConfig, check_runs, tensor_parallel
-from gpuwise.serve.engines.settings import Adapters, Drafts, Settings
+from gpuwise.serve.engines.settings import FILTERED, Adapters, Drafts, Settings
 from gpuwise.serve.formats import FORMAT_OF_BITS, FORMATS
 from gpuwise.serve.load.load import Load
 from gpuwise.serve.replica import most_ranks
@@ -186,6 +186,10 @@ class Requirements:
     """Started without CUDA graphs."""
     apart: tuple[int, int] | str | None = None
     """Prefill replicas and decode replicas; :data:`AUTO`: balanced numbers."""
+    form: str | None = None
+    """Format of the weights, as wide as ``bits``; None: the engine's or the published one."""
+    sampling: str = FILTERED
+    """How a token is chosen, from :data:`~gpuwise.serve.engines.settings.SAMPLING`."""
 
     def __post_init__(self) -> None:
         from gpuwise.errors import UnknownNameError
@@ -285,7 +289,13 @@ def _forms(arch: Architecture, wanted: Requirements) -> Iterator[EngineConfig]:
 def _made(arch: Architecture, system: System, wanted: Requirements, config: EngineConfig) -> Iterator[Configuration]:
     """``config`` with the engine's options as installed; nothing where the engine does not start with it."""
     if not why_refused(arch, config):
-        settings = Settings(max_model_len=wanted.context, drafts=wanted.drafts, adapters=wanted.adapters, eager=wanted.eager)
+        settings = Settings(
+            max_model_len=wanted.context,
+            drafts=wanted.drafts,
+            adapters=wanted.adapters,
+            eager=wanted.eager,
+            sampling=wanted.sampling,
+        )
         yield Configuration(arch, system, config, settings, wanted.slowdown)
 
 
@@ -356,6 +366,8 @@ def _in_turn(arch: Architecture, system: System, most: int, wanted: Requirements
         )
     if wanted.eager:
         raise InputError(f"--enforce-eager is not an option of {engine}", hint="leave it out, or take vllm, sglang or trtllm")
+    if wanted.sampling != FILTERED:
+        raise InputError(f"--sampling is not simulated under {engine}", hint=f"leave it out, or take --engine {DEFAULT_ENGINE}")
     if wanted.kv_dtype != "bf16":
         raise InputError(f"{engine}'s cache is simulated in 16 bits", hint="leave --kv-cache out")
     if wanted.tp not in (None, 1):
@@ -364,7 +376,8 @@ def _in_turn(arch: Architecture, system: System, most: int, wanted: Requirements
         raise InputError(f"{engine}'s layers are spread over as few devices as hold them", hint="leave --pp out")
     narrow = next((f for f in wanted.program.formats if f.lower() == arch.published_experts), None)  # no other files of it
     for bits in sorted(wanted.bits, reverse=True) if narrow is None else (min(wanted.bits),):
-        weights = wanted.program.by_bits[bits] if narrow is None or (bits >= 8 and wanted.bits != USUAL_BITS) else narrow
+        usual = wanted.program.by_bits[bits] if narrow is None or (bits >= 8 and wanted.bits != USUAL_BITS) else narrow
+        weights = wanted.form or usual
         for n in (n for n in SPLITS if n <= most):
             config = EngineConfig(engine, weights, kv_dtype=wanted.kv_dtype, pp=n, version=wanted.version)
             plain = Configuration(arch, system, config, Settings(max_model_len=wanted.context, max_num_seqs=1), wanted.slowdown)
@@ -391,6 +404,8 @@ def _formats(arch: Architecture, bits: int, wanted: Requirements) -> Sequence[tu
     """Formats of the given width, of matrices and of routed experts (None: the same). A model published in narrow weights is
     served in them only, unless other widths were requested; 8-bit weights of other models with many experts are published in
     blocks too."""
+    if wanted.form is not None:
+        return [(wanted.form, None)]
     allowed, published = wanted.bits, published_format(arch)
     if published is not None and (allowed == USUAL_BITS or bits == _bits(published)):
         return (published,) if allowed != USUAL_BITS or bits == min(allowed) else ()

@@ -14,7 +14,7 @@ from gpuwise.facts.models.stored import check_agrees
 from gpuwise.facts.software.support import support_of
 from gpuwise.predict.memory.kv_cache import PAGED, CacheLayout
 from gpuwise.serve.engines.settings import DRAFTERS, EngineRules, Settings
-from gpuwise.serve.formats import ENGINE_FORMATS, FORMAT_OF_BITS, FORMATS, gguf_format
+from gpuwise.serve.formats import ENGINE_FORMATS, FORMAT_OF_BITS, FORMATS, asked_weights, gguf_format, width_of
 
 DEFAULT_ENGINE = "vllm"
 LOCAL_ENGINE = "llama.cpp"
@@ -25,6 +25,15 @@ PORT = 8000
 """Default port of the server."""
 DRAFT = "DRAFT-OF-THE-MODEL"
 """In place of the checkpoint of a draft, which is the model's own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unpacked:
+    """A format that an engine reads ``since`` a version, from ``plugin_since`` on with a package of its own."""
+
+    since: str
+    plugin_since: str
+    plugin: str
 
 
 class Engine:
@@ -39,7 +48,9 @@ class Engine:
     rules: EngineRules | None = None
     """Rules of every release; None: per release in the TOML file beside the engine's."""
     formats: tuple[str, ...] = ENGINE_FORMATS
-    """Weight formats that it reads."""
+    """Weight formats that it multiplies by as they are stored."""
+    unpacked: Mapping[str, Unpacked] = {}
+    """Weight formats of other programs that it reads in kernels of their own."""
     by_bits: Mapping[int, str] = FORMAT_OF_BITS
     """Format for a given width of the weights."""
     quantization: Mapping[str, str] = {}
@@ -107,13 +118,9 @@ class Engine:
         """``one slot``, ``4 slots``."""
         return f"one {self.place}" if n == 1 else f"{n} {self.place}s"
 
-    def bits_of(self, form: str) -> int:
-        """The width in :data:`FORMAT_OF_BITS` of ``form``. Raises InputError if there is none."""
-        for bits, name in self.by_bits.items():
-            if name == form or (bits == 4 and FORMATS[form].dense):
-                return bits
-        simulated = ", ".join(self.by_bits.values())
-        raise InputError(f"a load on {form} weights is not simulated", hint=f"name a file in one of {simulated}")
+    def reads(self, form: str) -> bool:
+        """Whether it reads weights in ``form``."""
+        return form in self.formats or form in self.unpacked
 
     def static_share(self, accelerator: Accelerator, tokens: int, graph_most: int, tp: int) -> float:
         """Share of the device for weights and cache, of an engine that works it out; ``graph_most`` is the largest batch with a
@@ -168,7 +175,11 @@ def engine_name(text: str) -> str:
 def engine_of(weights: str) -> Engine:
     """Engine for weights of a format: the default engine if it reads them, else the first that does."""
     default = ENGINES[DEFAULT_ENGINE]
-    return default if weights in default.formats else next(e for e in ENGINES.values() if weights in e.formats)
+    return (
+        default
+        if default.reads(weights) and not FORMATS[weights].local
+        else next(e for e in ENGINES.values() if weights in e.formats)
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,9 +215,15 @@ class EngineConfig:
     def __post_init__(self) -> None:
         program = self.program
         for name in (self.weights, self.expert_weights or self.weights):
-            if name not in program.formats:
+            if not program.reads(name):
                 formats = ", ".join(program.formats)
                 raise UnknownNameError("weight format", name, program.formats, hint=f"it is one of {formats}")
+            unpacked = program.unpacked.get(name)
+            if unpacked is not None and version_number(self.version or program.newest) < version_number(unpacked.since):
+                raise InputError(
+                    f"{program.title} {self.version} reads no {name} weights: it begins with {unpacked.since}",
+                    hint=f"take {self.engine}@{unpacked.since} or newer",
+                )
         if self.pp > 1 and not program.in_turn and (not program.stages or self.attention_dp > 1):
             raise InputError(
                 f"pipeline stages of {self.engine} are not simulated" + (" in groups" if program.stages else ""),
@@ -317,38 +334,50 @@ def version_number(text: str) -> tuple[int, ...]:
 
 def bits_as_stored(arch: Architecture, asked: tuple[int, ...] | None) -> tuple[int, ...] | None:
     """Widths to serve ``arch`` in: that of the format in its name or config, else the requested ``asked``. Raises InputError
-    where both are given and differ, or where no engine is simulated with that format."""
+    where both are given and differ, or where no width stands for that format."""
     form = arch.stored_format
     if form is None:
         return asked
-    if form in FORMATS and FORMATS[form].local:
-        bits = engine_of(form).bits_of(form)
-    else:
-        bits = {name: width for width, name in FORMAT_OF_BITS.items()}.get(form)
-    if bits is None:
-        hint = f"name the model without its format ({arch.id}) and the nearest with --weights 8 or 4"
-        raise InputError(f"a load on {form} weights is not simulated: {', '.join(FORMAT_OF_BITS.values())} are", hint=hint)
-    if asked is not None and asked != (bits,):
+    widths = {name: width for engine in ENGINES.values() for width, name in engine.by_bits.items()} | {"fp8_block": 8, "MXFP4": 4}
+    if form not in widths:
+        raise _not_simulated(arch, form)
+    if asked is not None and asked != (widths[form],):
         check_agrees(arch, ",".join(map(str, asked)), ())
-    return (bits,)
+    return (widths[form],)
 
 
-def stored_as(
-    model: str, arch: object, engine: str | None, bits: tuple[int, ...] | None
-) -> tuple[str | None, tuple[int, ...] | None]:
-    """``engine`` and ``bits`` (None: open) after applying the weight format in the model's name or config; a local program's
-    format selects that program. Raises InputError if the request differs, or for a format that is not simulated."""
+def _not_simulated(arch: object, form: str) -> InputError:
+    name = arch.id if isinstance(arch, Architecture) else "its own name"
+    hint = f"name the model without its format ({name}) and the nearest with --weights 8 or 4"
+    return InputError(f"a load on {form} weights is not simulated: {', '.join(FORMAT_OF_BITS.values())} are", hint=hint)
+
+
+def stored_as(model: str, arch: object, engine: str | None, weights: str | None) -> tuple[str | None, str | None]:
+    """``engine`` and ``weights`` (bits, ``16,8``, or a format; None: open) after applying the weight format in the model's name
+    or config: a local program's format selects that program, unless another engine that reads it is requested.
+
+    Raises InputError if the request differs, or for a format that is not simulated.
+    """
+    bits, asked = asked_weights(weights)
     form = gguf_format(model)
-    if form is None and isinstance(arch, Architecture) and arch.stored_format is not None:
+    if form is None and isinstance(arch, Architecture):
         form = arch.stored_format
-        if form not in FORMATS or not FORMATS[form].local:
-            return engine, bits_as_stored(arch, bits)
-    if form is None:
-        return engine, bits
-    reads = engine_of(form).name
-    if bits is not None or engine_name((engine or reads).partition("@")[0]) != reads:
+    if form is None and asked is None:
+        return engine, weights
+    if form is not None and form not in FORMATS:
+        raise _not_simulated(arch, form)
+    if form is not None and weights is not None and asked != form and bits != (width_of(form),):
         raise InputError(
-            f"{form} in the model's name contradicts --weights or --engine",
-            hint=f"leave the format out of the name for other weights or engines; a file in {form} runs under {reads}",
+            f"{form} in the model's name or config contradicts --weights {weights}",
+            hint="leave --weights out, or name the model without its format",
         )
-    return engine or reads, (ENGINES[reads].bits_of(form),)
+    form = form or asked
+    assert form is not None
+    reads = engine_of(form)
+    if engine is None:
+        return (None if reads.name == DEFAULT_ENGINE else reads.name), form
+    program = ENGINES.get(engine_name(engine.partition("@")[0]))
+    if program is not None and not program.reads(form):
+        able = " or ".join(e.name for e in ENGINES.values() if e.reads(form))
+        raise InputError(f"{program.title} reads no {form} weights", hint=f"take --engine {able}, or other weights")
+    return engine, form

@@ -9,13 +9,14 @@ from collections.abc import Mapping, Sequence
 
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.facts.models.catalogue import find_model
-from gpuwise.serve.engines.engine import DRAFT, HEAD, PORT, Command, Engine, Start, model_name
+from gpuwise.serve.engines.engine import DRAFT, HEAD, PORT, Command, Engine, Start, Unpacked, model_name
 from gpuwise.serve.engines.settings import DRAFTERS, MTP, NGRAM, NGRAM_MOST, Drafts
+from gpuwise.serve.formats import BNB, LLAMA_CPP_FORMATS, TILED, WIDENED
 
 NIXL_PORT = 5600
 """First side channel between replicas that read and that write."""
 
-QUANTIZATION = {"fp8": "fp8", "int8_wo": "int8_per_channel_weight_only"}
+QUANTIZATION = {"fp8": "fp8", "int8_wo": "int8_per_channel_weight_only", BNB: "bitsandbytes"}
 """vllm 0.33.0 model_executor/layers/quantization/__init__.py."""
 EXPERT_KERNELS = {
     "bf16": (
@@ -44,6 +45,13 @@ PADDED_EXPERTS = {"fp8_block": ("0.11", "0.15")}
 """DeepGEMM by default (vllm-project/recipes 120: "enabled by default"; vllm pull requests 24462, 39331: each expert's rows are
 padded to 128, and Hopper prefers Triton again); with eight tensor ranks not since 0.12 (vllm pull request 29346)."""
 
+_GGUF = Unpacked("0.5.5", "0.24", "vllm-gguf-plugin")
+"""vllm pull requests 5191, 39612."""
+_BNB = Unpacked("0.5.0", "0.28", "vllm-bnb-plugin")
+"""vllm pull requests 4776, 43529."""
+UNPACKED = {BNB: _BNB} | {name: _GGUF for name in LLAMA_CPP_FORMATS if TILED.fullmatch(name) or WIDENED.fullmatch(name)}
+"""What vLLM reads in kernels of their own (:mod:`gpuwise.serve.unpacked`)."""
+
 
 class VLLM(Engine):
     """The default engine.
@@ -57,6 +65,7 @@ class VLLM(Engine):
     name = "vllm"
     title = "vLLM"
     newest = "0.33.0"
+    unpacked = UNPACKED
     quantization = QUANTIZATION
     within_cache = True  # v1/core/kv_cache_utils.py, check_enough_kv_cache_memory
     stages = True
