@@ -67,6 +67,7 @@ def test_published_sizes() -> None:
     assert weight_bytes(LLAMA, "Q4_K_M") == pytest.approx(4.92e9, rel=0.02)  # Meta-Llama-3.1-8B-Instruct-Q4_K_M.gguf
     # gpt-oss-120b on Hugging Face: 65.2 GB in MXFP4 experts and bf16 elsewhere
     assert weight_bytes(find_model("gpt-oss-120b"), "bf16", "mxfp4") == pytest.approx(65.2e9, rel=0.02)
+    assert weight_bytes(find_model("gpt-oss-120b"), "mxfp4") == weight_bytes(find_model("gpt-oss-120b"), "bf16", "mxfp4")
 
 
 def test_an_engine_keeps_tables_and_head_wide() -> None:

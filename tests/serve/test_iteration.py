@@ -1,5 +1,7 @@
 """Iterations of serving engines: laws, and published times per output token."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -49,6 +51,27 @@ def seconds(model: str, on: str, config: EngineConfig, sequences: list[int], kv_
 )
 def test_published_decode(model: str, on: str, config: EngineConfig, sequences: int, milliseconds: float) -> None:
     assert seconds(model, on, config, [sequences])[0] * 1e3 == pytest.approx(milliseconds, rel=0.35)
+
+
+def test_a_step_is_without_the_layers_of_a_drafter() -> None:
+    """An engine without speculative decoding loads no multi-token prediction (vllm model_executor/models/qwen3_next_mtp.py is
+    a model of its own)."""
+    arch, system = find_model("qwen3.6-35b-a3b"), find_cluster("gb10").system
+    assert arch.prediction_layers
+    with_it, without = (one_iteration(a, system, EngineConfig(), 1, 1, 512) for a in (arch, replace(arch, prediction_layers=0)))
+    assert with_it.kernels_s == without.kernels_s
+
+
+def test_shared_experts_come_through_the_same_memory() -> None:
+    """Nemotron 3 Nano on a DGX Spark, vLLM of August 2026: 29.1 tokens/s in 16 bits (local/speed.parquet); six routed experts
+    of 20 MB in each of 23 layers, and a shared one of 40."""
+    arch, system = find_model("nemotron-3-nano-30b"), find_cluster("gb10").system
+    assert arch.moe is not None and arch.moe.shared_ffn
+    alone = replace(arch, moe=replace(arch.moe, n_shared=0, shared_ffn=0))
+    both, routed = (one_iteration(a, system, EngineConfig(), 1, 1, 512).kernels_s[0] for a in (arch, alone))
+    shared = 23 * 2 * 2688 * 3712 * 2 / system.accelerator.memory_bandwidth_bytes_per_s
+    assert 0.5 * shared < both - routed < 1.5 * shared
+    assert both == pytest.approx(1 / 29.1, rel=0.15)
 
 
 def test_measured_decode_on_a_card_for_games() -> None:

@@ -274,10 +274,13 @@ def format_of_precision(precision: str) -> WeightFormat:
 
 def _formats(arch: Architecture, weights: str, experts: str | None) -> tuple[WeightFormat, WeightFormat]:
     """Formats of dense matrices and of routed experts. Every llama.cpp file of a model published with MXFP4 experts keeps
-    these (gpt-oss 20B: 12.8 GiB in F16). Raises UnknownNameError."""
+    these (gpt-oss 20B: 12.8 GiB in F16); a format that its checkpoint has of experts alone is that checkpoint's. Raises
+    UnknownNameError."""
     form = find_format(weights)
     if experts is None and arch.published_experts == "mxfp4" and form.file == GGUF:
         experts = "MXFP4"
+    if experts is None and form.name == arch.published_experts:
+        form, experts = FORMATS[arch.published_weights or "bf16"], form.name
     narrow = find_format(experts or weights)
     return (form if form.dense is None else FORMATS[form.dense]), narrow
 

@@ -172,8 +172,9 @@ def product_work(arch: Architecture, config: EngineConfig, sequences: int, q_len
 
 @lru_cache(maxsize=2048)
 def _forward_tables(arch: Architecture, tp: int, sequences: int, q_len: int) -> tuple[tuple[OpTable, float], ...]:
-    """Forward rows of each distinct layer with its count, the embedding, and the head over each sequence's
-    last token."""
+    """Forward rows of each distinct layer with its count, the embedding, and the head over each sequence's last token; without
+    the prediction blocks, which only a drafter runs (:mod:`gpuwise.serve.simulate.drafts`)."""
+    arch = replace(arch, prediction_layers=0)
     point = Point(
         micro_batch=sequences,
         seq_len=q_len,

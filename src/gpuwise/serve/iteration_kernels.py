@@ -32,6 +32,7 @@ from gpuwise.serve.engines.engine import Engine, EngineConfig, version_number
 from gpuwise.serve.formats import BNB, FORMATS
 from gpuwise.serve.unpacked import unpacked_time
 from gpuwise.workload.blocks.kinds import LATENT
+from gpuwise.workload.blocks.mlp import matrices
 from gpuwise.workload.row_codes import Kind
 from gpuwise.workload.step import FAMILIES, OpTable
 
@@ -125,7 +126,7 @@ def row_times(rows: IterationRows, arch: Architecture, system: System, config: E
     mask = table.kind == Kind.GROUPED
     if mask.any():
         spread = spans_hosts(system, config)
-        put(mask, _experts(device, arch, config, rows.sequences[mask] * q_len[mask], spread=spread))
+        put(mask, _experts(device, arch, config, rows.sequences[mask] * q_len[mask], beside=q_len[mask] == 1, spread=spread))
     for decode in (True, False):
         mask = (table.kind == Kind.ATTENTION) & ((q_len == 1) == decode)
         if mask.any():
@@ -207,9 +208,12 @@ def spans_hosts(system: System, config: EngineConfig) -> bool:
     return config.attention_dp > 1 and config.moe_ep > 1 and config.ranks > max(system.domain_size, system.count)
 
 
-def _experts(device: Accelerator, arch: Architecture, config: EngineConfig, tokens: I64, *, spread: bool = False) -> KernelTime:
+def _experts(
+    device: Accelerator, arch: Architecture, config: EngineConfig, tokens: I64, *, beside: Mask, spread: bool = False
+) -> KernelTime:
     """Fused expert layers over ``tokens`` of all ranks, with the skewed routing of real text where experts are many and not
-    ``spread`` by load: however alike its tokens are, a batch goes to as many experts as one of them."""
+    ``spread`` by load: however alike its tokens are, a batch goes to as many experts as one of them. Where shared experts run
+    ``beside`` them on a stream of their own, the weights of both come through the same memory."""
     moe = arch.moe
     assert moe is not None
 
@@ -225,9 +229,16 @@ def _experts(device: Accelerator, arch: Architecture, config: EngineConfig, toke
         rows = np.maximum(rows, PADDED_ROWS * n_experts / min(moe.n_active, n_experts))
         skew = "balanced"
 
+    least_s: F64 = np.zeros(len(rows))
+    if moe.shared_ffn and beside.any():
+        one = np.ones_like(rows)
+        sizes = tuple(x * one for x in (min(moe.n_active, n_experts), n_experts, ep, 1))
+        routed = np.maximum(loads_of(skew, rows, *sizes).active, loads_of("balanced", one, *sizes).active)
+        least_s = beside * _weights_s(device, arch, config, routed)
+
     def seconds(name: str) -> KernelTime:
         found, one = layers(name, rows, skew), layers(name, np.ones(1), "balanced")
-        return found._replace(time_s=np.maximum(found.time_s, one.time_s))
+        return found._replace(time_s=np.maximum(np.maximum(found.time_s, one.time_s), least_s))
 
     def layers(name: str, rows: F64, distribution: Distribution) -> KernelTime:
         return moe_layer_time(
@@ -243,6 +254,7 @@ def _experts(device: Accelerator, arch: Architecture, config: EngineConfig, toke
             gated=arch.gated_mlp,
             distribution=distribution,
             implementation=_expert_kernel(device, config.program, name, _plain(config, name)),
+            cold=True,
         )
 
     name = expert_format(device, config.expert_weights or config.weights, config.program)
@@ -255,6 +267,16 @@ def _experts(device: Accelerator, arch: Architecture, config: EngineConfig, toke
     low, width, high = (FORMATS[n].bytes_per_weight for n in ("int4_wo", "int8_wo", "bf16"))
     share = (width - low) / (high - low)
     return narrow._replace(time_s=narrow.time_s + share * np.maximum(wide.time_s - narrow.time_s, 0.0))
+
+
+def _weights_s(device: Accelerator, arch: Architecture, config: EngineConfig, routed: F64) -> F64:
+    """Seconds to read the weights of ``routed`` experts of a rank and of the shared experts."""
+    moe = arch.moe
+    assert moe is not None
+    expert = matrices(arch, moe.latent or arch.hidden, moe.expert_ffn) / config.moe_tp
+    shared = matrices(arch, arch.hidden, moe.shared_ffn) / config.tp
+    narrow, wide = (FORMATS[name].bytes_per_weight for name in (config.expert_weights or config.weights, config.weights))
+    return (routed * expert * narrow + shared * wide) / dram_rate(device)
 
 
 _TRITON = "sglang_fused_moe_triton"

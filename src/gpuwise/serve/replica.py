@@ -51,7 +51,7 @@ class EngineReplica:
 
     @property
     def weights(self) -> str:
-        return self.config.weights
+        return self.config.expert_weights or self.config.weights
 
     @property
     def ranks(self) -> int:

@@ -286,9 +286,10 @@ def model_name(arch: Architecture) -> str:
 
 
 def tensor_parallel(arch: Architecture, weights: str, ranks: int, engine: str = DEFAULT_ENGINE) -> EngineConfig:
-    """``arch`` split over ``ranks`` accelerators as the engine does by default, with tensor-parallel experts. Raises
-    UnknownNameError."""
-    return EngineConfig(engine, weights, tp=ranks, moe_tp=ranks if arch.moe is not None else 1)
+    """``arch`` split over ``ranks`` accelerators as the engine does by default, with tensor-parallel experts; in a format that
+    its checkpoint has of experts alone, the rest as published. Raises UnknownNameError."""
+    form = (arch.published_weights or "bf16", weights) if weights == arch.published_experts else (weights, None)
+    return EngineConfig(engine, *form, tp=ranks, moe_tp=ranks if arch.moe is not None else 1)
 
 
 MARLIN_SINCE = (7, 5)

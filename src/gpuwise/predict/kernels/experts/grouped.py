@@ -40,6 +40,7 @@ def moe_layer_time(
     gated: ArrayLike = True,
     reachable: ArrayLike = 1.0,
     implementation: str | None = None,
+    cold: bool = False,
 ) -> KernelTime:
     """Time [R] of one fused expert layer on the busiest rank; arrays broadcast.
 
@@ -47,7 +48,8 @@ def moe_layer_time(
     experts of width ``ffn``, cut in ``tp`` parts and spread over ``ep`` ranks. ``gated``: three matrices
     per expert, else two. ``reachable``: share of the experts a batch can choose (below 1 with group-limited
     routing). ``dtype``: a key of ``coefficients.FORMATS``; ``implementation``: a measured kernel's name,
-    else the preferred one of the family.
+    else the preferred one of the family. ``cold``: L2 contains no weights from the launch before, since other layers came
+    between.
 
     Raises InputError for sizes below 1, UnknownNameError for an unknown dtype and UnpredictableError when
     the accelerator has no rate for it.
@@ -59,7 +61,7 @@ def moe_layer_time(
     if columns[0].size and not (float(columns[8].min()) > 0.0 and float(columns[8].max()) <= 1.0):
         raise InputError("the reachable share of experts lies above 0 and up to 1", hint="1.0 unless routing is limited")
     c = coefficients_of(accelerator, dtype, implementation)
-    time = evaluate(c, distribution, *columns)
+    time = evaluate(c, distribution, *columns, cold=cold)
     return KernelTime(time, c.sigma[duration_class(time)], c.basis)
 
 
@@ -75,25 +77,27 @@ def evaluate(
     ep: F64,
     wide: F64,
     reachable: F64,
+    *,
+    cold: bool = False,
 ) -> F64:
     """Seconds [R] under coefficients ``c`` for float columns."""
     loads = loads_of(distribution, tokens, top_k, n_experts, ep, reachable)
     local = n_experts / ep
     part = ffn / tp
-    time = layer_physical_time(c.physics, c.device, c.form, loads, tokens, tokens * top_k, hidden, part, local, wide)
+    time = layer_physical_time(c.physics, c.device, c.form, loads, tokens, tokens * top_k, hidden, part, local, wide, cold=cold)
     if c.trees is not None:
         columns = features(tokens, top_k, n_experts, ep, hidden, part, wide, loads, c.reference_units)
         time *= np.exp(np.clip(c.trees.evaluate(columns), -_ROUGH, _ROUGH))
-    return np.maximum(time, bound(c, loads, hidden, part, wide))
+    return np.maximum(time, bound(c, loads, hidden, part, wide, cold))
 
 
-def bound(c: Coefficients, loads: Loads, hidden: F64, ffn: F64, wide: F64) -> F64:
+def bound(c: Coefficients, loads: Loads, hidden: F64, ffn: F64, wide: F64, cold: bool) -> F64:
     """Seconds [R] below which the device cannot do it: all products at peak, active weights at full
     bandwidth."""
     weights = (wide + 1.0) * hidden * ffn
     flop = 2.0 * loads.routed * weights
     moved = loads.active * weights * c.form.weight
-    moved = np.maximum(moved - c.device.l2_bytes, 0.0)
+    moved = np.maximum(moved - (0.0 if cold else c.device.l2_bytes), 0.0)
     return np.maximum(flop / c.device.rate_flop_per_s, moved / c.device.bandwidth_bytes_per_s)
 
 

@@ -110,14 +110,16 @@ def layer_physical_time(
     ffn: F64,
     local: F64,
     wide: F64,
+    *,
+    cold: bool = False,
 ) -> F64:
     """Seconds [R]. ``choices`` are tokens times top_k over all ranks; ``ffn`` is this rank's part; ``local`` is the number of
-    local experts; ``wide`` is 2 for gated experts, else 1."""
+    local experts; ``wide`` is 2 for gated experts, else 1; ``cold``: L2 contains nothing from an earlier launch."""
     out = np.empty(tokens.shape)
     for start in range(0, tokens.shape[0], _CHUNK):
         r = slice(start, start + _CHUNK)
         part = Loads(loads.tokens[:, r], loads.experts[:, r])
-        out[r] = _layer_chunk(c, device, form, part, tokens[r], choices[r], hidden[r], ffn[r], local[r], wide[r])
+        out[r] = _layer_chunk(c, device, form, part, tokens[r], choices[r], hidden[r], ffn[r], local[r], wide[r], cold)
     return out
 
 
@@ -132,11 +134,12 @@ def _layer_chunk(
     ffn: F64,
     local: F64,
     wide: F64,
+    cold: bool,
 ) -> F64:
     routed = loads.routed
     many = tokens > local
     weight_bytes = loads.active * (wide + 1.0) * hidden * ffn * form.weight * c.hot_copies
-    hot = 1.0 / (1.0 + (weight_bytes / device.l2_bytes) ** _HOT_SHARPNESS)
+    hot = 1.0 / (1.0 + (weight_bytes / device.l2_bytes) ** _HOT_SHARPNESS) * (0.0 if cold else 1.0)
     products = grouped_physical_time(c, device, form, loads, wide * ffn, hidden, many, hot)
     products += grouped_physical_time(c, device, form, loads, hidden, ffn, many, hot)
     row_bytes = 2.0 * (3.0 * hidden + (wide + 1.0) * ffn)
