@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from gpuwise.cli.app import build, run
-from gpuwise.cli.sentence import hear, offers
+from gpuwise.cli.heard import hear
+from gpuwise.cli.sentence import offers
 
 ASKED = {
     "can I fine-tune an 8B on my 4090": "gpuwise fit llama-3.1-8b --on 4090 --for finetune",
@@ -27,6 +28,25 @@ ASKED = {
     "which models run on my 4060 ti": "gpuwise models --on rtx-4060-ti-8gb",
     "cuda error no kernel image is available": "gpuwise doctor",
     "how many gpus to serve mistral 7b to 50 users": "gpuwise capacity mistral-7b --users 50",
+    "what can I run on a 3060 12GB?": "gpuwise models --on 3060-12gb",
+    "which gpu for stable diffusion xl": "gpuwise pick --for image --model sdxl",
+    "run flux on 4070": "gpuwise fit flux-dev --on 4070 --for run",
+    "train a lora for sdxl on 3090": "gpuwise fit sdxl --on 3090 --for finetune",
+    "rent or buy an h100": "gpuwise cost own --on h100",
+    "how many users can a single L40S serve with llama 3.1 8b": "gpuwise capacity llama-3.1-8b --on l40s",
+    "how much vram do I need for mixtral 8x7b": "gpuwise models mixtral-8x7b",
+    "can I fine-tune mistral 7b with qlora on a 3090": "gpuwise fit mistral-7b --on 3090 --for finetune --qlora",
+    "full fine-tuning of qwen3-4b on 4x a6000": "gpuwise fit qwen3-4b --on 4x-a6000 --for train",
+    "whisper large v3 on a T4": "gpuwise fit whisper-large-v3 --on t4",
+    "how many h100 for 405b": "gpuwise capacity llama-3.1-405b --on h100",
+    "can my dual 3090 run mixtral 8x7b q4 with 32k context": "gpuwise fit mixtral-8x7b --on 2x-3090 --weights q4"
+    " --context 32k --for run",
+    "how many tokens per second does gpt-oss-120b get on a dgx spark": "gpuwise fit gpt-oss-120b --on dgx-spark --for run",
+    "does command-r fit on a macbook m4 max with 64gb memory": "gpuwise fit command-r-35b --on macbook-m4-max-64GB --for run",
+    "run foobar-9b on 4090": "gpuwise fit foobar-9b --on 4090 --for run",
+    "qwen3-32b 4090": "gpuwise fit qwen3-32b --on 4090",
+    "llama-3.3-70b": "gpuwise pick --for infer --model llama-3.3-70b",
+    "4090": "gpuwise models --on 4090",
 }
 
 
@@ -65,6 +85,14 @@ def test_numbers_of_a_sentence_are_what_they_count() -> None:
     assert (heard.users, heard.budget_usd, heard.gpus, heard.model) == (3000, 2500.0, ("3090",), "llama-3.1-8b")
     assert hear("train on 4090 tokens").gpus == () or hear("train on 300B tokens").tokens == "300B"
     assert hear("a card under 1000 watts").budget_usd is None
+
+
+@pytest.mark.parametrize(("sentence", "named"), [("run it on a 4090", False), ("run gpt2 on a 4090", True)])
+def test_a_model_that_stands_for_one_that_is_not_named_is_said(
+    sentence: str, named: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run([sentence])
+    assert ("No model is named: llama-3.1-8b stands for it" in capsys.readouterr().out) is not named
 
 
 @pytest.mark.parametrize(

@@ -11,50 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpuwise.cli.asked import asking
-from gpuwise.errors import AmbiguousNameError, InputError, nearest_names
+from gpuwise.cli.heard import EMBED, IMAGE, SPEECH, TEXT, VIDEO, VISION, Heard, hear
+from gpuwise.errors import InputError, nearest_names
 from gpuwise.files import read_text
 
 RUNS = ("profile", "tune", "memory")
 """Commands that run a script or read a recording."""
-BY_SIZE = (
-    (2, "llama-3.2-1b"),
-    (5, "llama-3.2-3b"),
-    (10, "llama-3.1-8b"),
-    (20, "qwen2.5-14b"),
-    (50, "qwen2.5-32b"),
-    (100, "llama-3.1-70b"),
-    (float("inf"), "llama-3.1-405b"),
-)
-"""A model for a size in billions of parameters: the first row with at least that many."""
-SIZE = re.compile(r"(\d+(?:\.\d+)?)\s?b(?:illion)?", re.IGNORECASE)
-DOLLARS = re.compile(r"[$€£]\s?(\d[\d,.]*)\s?(k?)|(\d[\d,.]*)\s?(k?)\s?(?:dollars|usd|bucks|euros)", re.IGNORECASE)
-UP_TO = re.compile(
-    r"(?:under|below|less than|at most|up to|for)\s(\d[\d,]*)(k?)"
-    r"(?=$|\s(?!\w*\s?(?:tokens|users|people|watts?|w\b|gb|hours)))"
-)
-"""A budget without its currency."""
-PEOPLE = re.compile(r"(\d[\d,]*)\s+(?:\w+\s)?(?:people|users|persons|customers|employees|students|clients)", re.IGNORECASE)
-TOKENS = re.compile(r"(\d+(?:\.\d+)?\s?[kmbt])\s+tokens", re.IGNORECASE)
-
-
-@dataclass(frozen=True, slots=True)
-class Heard:
-    """What a sentence names; ``model`` is None where it names neither a model nor a size."""
-
-    text: str
-    gpus: tuple[str, ...]
-    model: str | None
-    budget_usd: float | None
-    users: int | None
-    tokens: str | None
-
-    @property
-    def on(self) -> str:
-        return self.gpus[0] if self.gpus else "this"
-
-    @property
-    def model_or_example(self) -> str:
-        return self.model or "llama-3.1-8b"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,16 +37,21 @@ class Offer:
 
 
 def is_sentence(words: Sequence[str], commands: Sequence[str]) -> bool:
-    """Whether words that begin with no command are a question: several, without options, and not a mistyped command."""
-    if any(word.startswith("-") for word in words) or len(" ".join(words).split()) < 3:
+    """Whether words that begin with no command are a question: several, or the name of a model or a GPU, without options, and not
+    a mistyped command."""
+    if any(word.startswith("-") for word in words) or nearest_names(words[0], commands, cutoff=0.7):
         return False
-    return not nearest_names(words[0], commands, cutoff=0.7)
+    if len(" ".join(words).split()) < 3:
+        heard = hear(" ".join(words))
+        return heard.model is not None or bool(heard.gpus)
+    return True
 
 
 def answer(words: Sequence[str], ask: Callable[[Sequence[str]], int]) -> int:
     """Answer a sentence by the likeliest command, which ``ask`` answers, and print the commands for it; its exit code. A command
-    that runs a script is printed alone. Raises InputError where no command is known."""
+    that runs a script is printed alone. Raises InputError where no command is known, and what the command raises."""
     sentence = " ".join(words)
+    heard = hear(sentence)
     found = offers(sentence)
     if not found:
         raise InputError(
@@ -95,9 +62,13 @@ def answer(words: Sequence[str], ask: Callable[[Sequence[str]], int]) -> int:
     if not first.answers:
         _print(found)
         return 0
-    with asking(first.words):
-        code = ask(first.words)
-    sys.stdout.write(f"\nAsked:  {first.line}\n")
+    try:
+        with asking(first.words):
+            code = ask(first.words)
+    finally:
+        sys.stdout.write(f"\nAsked:  {first.line}\n")
+    if heard.model is None and heard.model_or_example in first.words:
+        sys.stdout.write(f"No model is named: {heard.model_or_example} stands for it\n")
     _print(found[1:])
     return code
 
@@ -114,83 +85,60 @@ def offers(sentence: str) -> list[Offer]:
     for pattern, make in RULES:
         if re.search(pattern, heard.text) and not (found and make is _plan):
             found += [offer for offer in make(heard) if offer not in found]
-    return found[:3]
+    return (found or list(_of_names(heard)))[:3]
 
 
-def hear(sentence: str) -> Heard:
-    """What ``sentence`` names: GPUs, a model, a budget, users, tokens."""
-    text = " ".join(sentence.lower().split())
-    gpus, model = _named(text)
-    money, people, tokens = DOLLARS.search(text) or UP_TO.search(text), PEOPLE.search(text), TOKENS.search(text)
-    size = SIZE.search(text[: tokens.start()] + text[tokens.end() :] if tokens else text)
-    if model is None and size is not None:
-        model = next(name for most, name in BY_SIZE if float(size[1]) <= most)
-    budget = None
-    if money is not None:
-        number, thousands = next((money[i], money[i + 1]) for i in range(1, len(money.groups()), 2) if money[i])
-        budget = float(number.strip(".,").replace(",", "")) * (1000 if thousands else 1)
-    return Heard(
-        text,
-        gpus,
-        model,
-        budget,
-        int(people[1].replace(",", "")) if people else None,
-        tokens[1].replace(" ", "").upper() if tokens else None,
-    )
+def _of_names(h: Heard) -> Iterator[Offer]:
+    """For names without a question."""
+    on = ("--on", h.on) if h.gpus else ()
+    if h.gpus and (h.model is not None or h.does != TEXT):
+        yield Offer("What can I do with it there?", ("fit", h.model_or_example, *on))
+    elif h.model is not None and h.ram:
+        yield from _memory(h)
+    elif h.model is not None:
+        yield from _pick(h)
+        yield Offer("Does it run on this machine?", ("fit", h.model))
+    elif len(h.gpus) > 1:
+        yield from _compare(h)
+    elif h.gpus:
+        yield Offer("Which models run on it?", ("models", *on))
+        yield from _prices(h)
 
 
-def _named(text: str) -> tuple[tuple[str, ...], str | None]:
-    """The GPUs and the model in ``text``: the longest runs of words that are names."""
-    from gpuwise.facts.hardware.naming import USUAL, find_cluster
-    from gpuwise.facts.models.catalogue import find_model
-
-    words = re.findall(r"[\w.+-]*\w", UP_TO.sub(" ; ", DOLLARS.sub(" ; ", text)).replace(",", " , "))
-    gpus: list[str] = []
-    model: str | None = None
-    at = 0
-    while at < len(words):
-        for n in range(min(4, len(words) - at), 0, -1):
-            name = " ".join(words[at : at + n])
-            if not re.search(r"\d", name) or SIZE.fullmatch(name):
-                continue
-            try:
-                find_cluster(name, prefer=USUAL)
-            except AmbiguousNameError as several:
-                gpus.append(several.candidates[0])
-                break
-            except InputError:
-                pass
-            else:
-                gpus.append(name.replace(" ", "-"))
-                break
-            if model is None:
-                with suppress(InputError):
-                    model = find_model(name.replace(" ", "-")).id
-                    break
-        else:
-            n = 1
-        at += n
-    return tuple(dict.fromkeys(gpus)), model
+def _run(h: Heard) -> Iterator[Offer]:
+    if h.gpus or h.budget_usd is None:
+        options = (("--on", h.on if h.gpus else None), ("--weights", h.weights), ("--context", h.context), ("--ram", h.ram))
+        given = [word for option, value in options if value and (option != "--ram" or h.gpus) for word in (option, value)]
+        yield Offer("Does it run there?", ("fit", h.model_or_example, *given, "--for", "run"))
 
 
-def _fit(purpose: str, question: str) -> Callable[[Heard], Iterator[Offer]]:
-    def make(h: Heard) -> Iterator[Offer]:
-        if h.gpus or h.budget_usd is None:
-            on = ("--on", h.on) if h.gpus else ()
-            yield Offer(question, ("fit", h.model_or_example, *on, "--for", purpose))
+def _finetune(h: Heard) -> Iterator[Offer]:
+    if h.gpus or h.budget_usd is None:
+        on = ("--on", h.on) if h.gpus else ()
+        whole = re.search(r"full(?:y)? (?:parameter |weight )?(?:fine.?tun)|all (?:the )?weights|every weight", h.text)
+        quantized = ("--qlora",) if "qlora" in h.text else ()
+        if h.tokens and re.search(r"how long|hours|days|cost|how much", h.text):
+            way = () if whole else quantized or ("--lora",)
+            yield Offer("How long does it take?", ("plan", h.model_or_example, *on, "--tokens", h.tokens, *way))
+        yield Offer(
+            "Can I fine-tune it there?", ("fit", h.model_or_example, *on, "--for", "train" if whole else "finetune", *quantized)
+        )
 
-    return make
+
+PURPOSES = (
+    ("finetune", r"fine.?tun|lora|adapt"),
+    ("train", r"\btrain|pre.?train"),
+    ("infer", r"\brun\b|infer|chat|serve|ollama|local|llm"),
+    ("learn", r"learn|course|student|class"),
+)
+"""What a GPU is for, by the words for it."""
+DOES = {IMAGE: "image", VIDEO: "video", SPEECH: "speech", EMBED: "embed", VISION: "vision"}
+"""The same by what the model does."""
 
 
 def _pick(h: Heard) -> Iterator[Offer]:
     budget = () if h.budget_usd is None else ("--budget", f"{h.budget_usd:g}")
-    purposes = {
-        "finetune": r"fine.?tun|lora|adapt",
-        "train": r"\btrain|pre.?train",
-        "infer": r"\brun\b|infer|chat|serve|ollama|local|llm",
-        "learn": r"learn|course|student|class",
-    }
-    purpose = next((name for name, words in purposes.items() if re.search(words, h.text)), "infer")
+    purpose = DOES.get(h.does) or next((name for name, words in PURPOSES if re.search(words, h.text)), "infer")
     model = () if purpose == "learn" else ("--model", h.model_or_example)
     tokens = ("--tokens", h.tokens or "1B") if purpose == "train" else ()
     how = (
@@ -205,17 +153,38 @@ def _pick(h: Heard) -> Iterator[Offer]:
 
 def _serve(h: Heard) -> Iterator[Offer]:
     on = ("--on", h.on) if h.gpus else ()
-    users = ("--users", str(h.users or 100))
-    if re.search(r"cost|price|much|\$", h.text):
+    if h.does != TEXT:
+        most = ("--max",) if h.gpus else ()
+        yield Offer("How many does it carry?", ("capacity", h.model_or_example, *on, "--workload", DOES[h.does], *most))
+        return
+    asks = re.search(r"how many (?:\w+ )?(?:users|people|requests)", h.text)
+    users = () if asks and h.gpus else ("--users", str(h.users or 100))
+    if users and re.search(r"cost|price|much|\$", h.text):
         card = on or ("--on", "H100-SXM")
         yield Offer("What does it cost to serve them?", ("cost", "serve", h.model_or_example, *card, *users))
     yield Offer("Which GPUs and how many serve them?", ("capacity", h.model_or_example, *on, *users))
+
+
+def _how_many(h: Heard) -> Iterator[Offer]:
+    """GPUs, of a model that is not trained."""
+    users = ("--users", str(h.users)) if h.users else ()
+    if h.model is not None and not re.search(r"\btrain|fine.?tun|lora", h.text):
+        yield Offer("How many GPUs does it need?", ("capacity", h.model, *(("--on", h.on) if h.gpus else ()), *users))
+
+
+def _memory(h: Heard) -> Iterator[Offer]:
+    if h.model is not None and not h.gpus and not re.search(r"\btrain|fine.?tun|lora", h.text):
+        yield Offer("How much memory does it need?", ("models", h.model))
 
 
 def _plan(h: Heard) -> Iterator[Offer]:
     on = ("--on", h.on) if h.gpus else ()
     tokens = ("--tokens", h.tokens) if h.tokens else ("--tokens", "1B") if h.gpus else ()
     yield Offer("How long and how much does it take to train?", ("plan", h.model_or_example, *on, *tokens))
+
+
+def _own(h: Heard) -> Iterator[Offer]:
+    yield Offer("Rent or own?", ("cost", "own", "--on", h.on if h.gpus else "H100-SXM"))
 
 
 def _compare(h: Heard) -> Iterator[Offer]:
@@ -260,7 +229,10 @@ def _command(question: str, *words: str) -> Callable[[Heard], Iterator[Offer]]:
 
 RULES: tuple[tuple[str, Callable[[Heard], Iterator[Offer]]], ...] = (
     (r"what|explain|meaning", _explain),
-    (r"(?:what|which) (?:\w+ )?models?", lambda h: iter([Offer("Which models run on it?", ("models", "--on", h.on))])),
+    (
+        r"(?:what|which) (?:\w+ )?(?:models?|llms?)|what can (?:i|my|it|an?) (?:\S+ )?run|what runs",
+        lambda h: iter([Offer("Which models run on it?", ("models", "--on", h.on))] if h.model is None else ()),
+    ),
     (r"\bout of memory|\boom\b", _command("What filled the GPU's memory?", "memory", "--help")),
     (r"slow|bottleneck|\bidle|utili[sz]ation|speed up", _script("Where does my step's time go?", "profile")),
     (r"slow|faster|speed up", _script("What makes my script faster?", "tune")),
@@ -269,14 +241,17 @@ RULES: tuple[tuple[str, Callable[[Heard], Iterator[Offer]]], ...] = (
         r"ready|set.?up|install|driver|cuda (?:error|not|is)|not (?:found|detected|recogni)|no gpu",
         _command("Is this machine ready?", "doctor"),
     ),
-    (r"fine.?tun|\blora|qlora|adapt", _fit("finetune", "Can I fine-tune it there?")),
+    (r"\brent\b.*\bor\b.*\b(?:buy|own)\b|\b(?:buy|own)\b.*\bor\b.*\brent\b", _own),
+    (r"(?:how much|what) (?:\w+ )?(?:v?ram|memory)\b|\bv?ram (?:requirement|need|usage)", _memory),
+    (r"fine.?tun|\blora|qlora|adapt", _finetune),
     (r"(?:which|what|best|cheapest) (?:\w+ )?(?:gpu|card|graphics)|\bbuy\b|under [$€£]|budget|should i get", _pick),
-    (r"\bserv|\d (?:\w+ )?(?:people|users)|requests|deploy|production", _serve),
+    (r"\bserv|\d (?:\w+ )?(?:people|users)|how many (?:\w+ )?(?:people|users|requests)|requests|deploy|production", _serve),
+    (r"how many (?!(?:\w+ )?(?:tokens|users|people|requests))", _how_many),
     (r"compare|\bvs\b|versus|better|\bor\b", _compare),
     (r"\btrain|pre.?train", _plan),
     (
-        r"\brun\b|infer|chat|fit\b|\bfits\b|load|ollama|llama\.cpp|local|tokens (?:per|a) second|how fast",
-        _fit("run", "Does it run there?"),
+        r"\brun\b|infer|chat|\bfits?\b|load|ollama|llama\.cpp|local|tokens (?:per|a) second|tok/s|how fast|transcrib|generat",
+        _run,
     ),
     (r"rent|own|cost|price|much", _prices),
 )

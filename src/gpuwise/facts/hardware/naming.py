@@ -337,7 +337,7 @@ def _counts(text: str) -> tuple[list[int], str]:
     if several := _several(text):
         raise several
     tried = [*readings(text)]
-    spelled_out = [r for r in tried if r[1].strip().lower() in _spelled_out()]  # "Adreno X1" counts no Adreno
+    spelled_out = [r for r in tried if r[1].strip().lower() in known_devices()]  # "Adreno X1" counts no Adreno
     for counts, name in (*spelled_out, *tried):
         if _is_known(name):
             check_counts(counts, text)
@@ -747,7 +747,8 @@ def _literal() -> Mapping[str, str]:
 
 
 @cache
-def _spelled_out() -> frozenset[str]:
+def known_devices() -> frozenset[str]:
+    """Every name of a device in full, in small letters."""
     return frozenset(name.lower() for name in _all_names())
 
 

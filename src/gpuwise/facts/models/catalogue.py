@@ -91,6 +91,12 @@ def _names() -> NameTable:
     return NameTable.of(names, {name: row["model"] for name, row in _usual().items()})
 
 
+@cache
+def known_names() -> frozenset[str]:
+    """Every spelling in small letters that is a name in full: ids, names, aliases, and what people call a family."""
+    return frozenset(_names().exact) | frozenset(_usual())
+
+
 def usual_models() -> list[str]:
     """Models that people mean by a family's name, those of families with several generations first."""
     rows = [row for row in _usual().values() if row["from"] in COMMON]

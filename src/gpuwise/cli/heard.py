@@ -1,0 +1,210 @@
+"""What a question in a sentence names: GPUs, a model, and the numbers beside them."""
+
+from __future__ import annotations
+
+import re
+from contextlib import suppress
+from dataclasses import dataclass
+
+from gpuwise.errors import AmbiguousNameError, InputError
+
+TEXT, IMAGE, VIDEO, SPEECH, EMBED, VISION = "text", "image", "video", "speech", "embed", "vision"
+EXAMPLES = {
+    TEXT: "llama-3.1-8b",
+    IMAGE: "sdxl",
+    VIDEO: "wan-2.1-14b",
+    SPEECH: "whisper-large-v3",
+    EMBED: "bge-m3",
+    VISION: "resnet-50",
+}
+"""The model that stands for one that is not named, by what it does."""
+BY_WORDS = (
+    (VIDEO, r"\bvideos?\b"),
+    (
+        IMAGE,
+        r"\bimages? generat|\bgenerat\w* (?:\w+ )?(?:images?|pictures?)|\bpictures?\b|stable.?diffusion|comfyui|\btext.to.image",
+    ),
+    (SPEECH, r"transcri|speech|subtitle|\baudio\b"),
+    (EMBED, r"\bembedding|\brerank"),
+)
+"""What a model does that is not named."""
+BY_SIZE = (
+    (2, "llama-3.2-1b"),
+    (5, "llama-3.2-3b"),
+    (10, "llama-3.1-8b"),
+    (20, "qwen2.5-14b"),
+    (50, "qwen2.5-32b"),
+    (100, "llama-3.1-70b"),
+    (float("inf"), "llama-3.1-405b"),
+)
+"""A model for a size in billions of parameters: the first row with at least that many."""
+SIZE = re.compile(r"(\d+(?:\.\d+)?)\s?b(?:illion)?", re.IGNORECASE)
+DOLLARS = re.compile(r"[$€£]\s?(\d[\d,.]*)\s?(k?)|(\d[\d,.]*)\s?(k?)\s?(?:dollars|usd|bucks|euros)", re.IGNORECASE)
+UP_TO = re.compile(
+    r"(?:under|below|less than|at most|up to|for)\s(\d[\d,]*)(k?)"
+    r"(?=$|\s(?!\w*\s?(?:tokens|users|people|watts?|w\b|gb|hours)))"
+)
+"""A budget without its currency."""
+PEOPLE = re.compile(r"(\d[\d,]*)\s+(?:\w+\s)?(?:people|users|persons|customers|employees|students|clients)", re.IGNORECASE)
+TOKENS = re.compile(r"(\d+(?:\.\d+)?\s?[kmbt])\s+tokens(?! of context| context)", re.IGNORECASE)
+CONTEXT = re.compile(r"(\d+\s?k?)\s(?:tokens\s(?:of\s)?)?context\b|\bcontext\s(?:of\s|length\s)?(\d+\s?k?)\b", re.IGNORECASE)
+RAM = re.compile(r"(\d+)\s?gb\s(?:of\s)?(?:system\s)?(?:ram|memory)\b", re.IGNORECASE)
+FORMAT = re.compile(r"\b((?:ud-)?i?q[1-8](?:_\w+)?|fp8|nvfp4|mxfp4|int[48]|awq|gptq|[2-8]-?\s?bits?)\b(?!-)", re.IGNORECASE)
+COUNTS = (
+    (re.compile(r"\b(?:a\s)?(?:single|one)\s(?=\S*\d)"), ""),
+    (re.compile(r"\b(?:a\s)?(?:dual|pair of|couple of|two)\s(?=\S*\d)"), "2x "),
+    (re.compile(r"\b(?:quad|four)\s(?=\S*\d)"), "4x "),
+    (re.compile(r"\beight\s(?=\S*\d)"), "8x "),
+)
+NOT_A_NAME = re.compile(r"(?:gpt|cuda|python|torch|ios|windows|ubuntu|24/7|\d+.*)")
+"""Words with digits that are no model."""
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """What a sentence names; ``model`` is None where it names neither a model nor a size."""
+
+    text: str
+    gpus: tuple[str, ...]
+    model: str | None
+    does: str
+    """What the model does: ``text``, ``image``, ..."""
+    budget_usd: float | None = None
+    users: int | None = None
+    tokens: str | None = None
+    context: str | None = None
+    weights: str | None = None
+    ram: str | None = None
+
+    @property
+    def on(self) -> str:
+        return self.gpus[0] if self.gpus else "this"
+
+    @property
+    def model_or_example(self) -> str:
+        return self.model or EXAMPLES[self.does]
+
+
+def hear(sentence: str) -> Heard:
+    """What ``sentence`` names."""
+    text = " ".join(sentence.lower().split())
+    for pattern, count in COUNTS:
+        text = pattern.sub(count, text)
+    money, people, tokens = DOLLARS.search(text) or UP_TO.search(text), PEOPLE.search(text), TOKENS.search(text)
+    context, ram, form = CONTEXT.search(text), RAM.search(text), FORMAT.search(text)
+    rest = text
+    for found in (money, people, tokens, context, ram):
+        rest = rest.replace(found[0], " ; ") if found else rest
+    gpus, model = _named(rest)
+    size = SIZE.search(rest)
+    if model is None and size is not None:
+        model = next(name for most, name in BY_SIZE if float(size[1]) <= most)
+    budget = None
+    if money is not None:
+        number, thousands = next((money[i], money[i + 1]) for i in range(1, len(money.groups()), 2) if money[i])
+        budget = float(number.strip(".,").replace(",", "")) * (1000 if thousands else 1)
+    memory = f"{ram[1]}GB" if ram else None
+    if memory and len(gpus) == 1 and (sized := _device(f"{gpus[0]} {memory}")) is not None:
+        gpus, memory = (sized,), None  # the memory of a chip that is sold with several sizes
+    return Heard(
+        text,
+        gpus,
+        model,
+        _does(model, text),
+        budget,
+        int(people[1].replace(",", "")) if people else None,
+        tokens[1].replace(" ", "").upper() if tokens else None,
+        (context[1] or context[2]).replace(" ", "") if context else None,
+        re.sub(r"[\s-]*bits?", "", form[1]) if form else None,
+        memory,
+    )
+
+
+def _does(model: str | None, text: str) -> str:
+    """What the model does, or the sentence asks for where none is named."""
+    if model is None:
+        return next((does for does, words in BY_WORDS if re.search(words, text)), TEXT)
+    from gpuwise.facts.models.catalogue import find_model_to_run
+    from gpuwise.facts.models.convnets import convnets
+    from gpuwise.facts.models.denoisers import denoisers
+    from gpuwise.facts.models.named import find_named
+
+    if (denoiser := find_named(denoisers().values(), model)) is not None:
+        return VIDEO if denoiser.frames else IMAGE
+    if find_named(convnets().values(), model) is not None:
+        return VISION
+    with suppress(InputError):
+        arch = find_model_to_run(model)
+        if arch.kind != "decoder":
+            return SPEECH if arch.encoder is not None and arch.encoder.n_mels else VISION if arch.kind == "vision" else EMBED
+    return TEXT
+
+
+def _named(text: str) -> tuple[tuple[str, ...], str | None]:
+    """The GPUs and the model in ``text``: the longest runs of words that are names. A word with digits that is neither is taken
+    for a model, so that the command says what is wrong with it."""
+    words = re.findall(r"[\w.+/:-]*\w", text.replace(",", " , ").replace(";", " , "))
+    words = [word for word in words if not FORMAT.fullmatch(word)]
+    gpus: list[str] = []
+    model = unknown = None
+    at = 0
+    while at < len(words):
+        for n in range(min(4, len(words) - at), 0, -1):
+            run = words[at : at + n]
+            if not JOINTS.isdisjoint(run):
+                continue
+            if (gpu := _device(" ".join(run))) is not None:
+                gpus.append(gpu)
+                break
+            if model is None and (model := _model(run)) is not None:
+                break
+        else:
+            n, word = 1, words[at]
+            if re.search(r"[a-z]", word) and re.search(r"\d", word) and not SIZE.fullmatch(word) and not NOT_A_NAME.match(word):
+                unknown = unknown or word
+        at += n
+    return tuple(dict.fromkeys(gpus)), model or unknown
+
+
+JOINTS = frozenset(re.findall(r"\S+", ", a an the my on for in with of to and or vs at by is can i it run fit train serve"))
+"""Words that stand in no name."""
+
+
+def _device(name: str) -> str | None:
+    """``name`` as ``--on`` takes it; None where it is no GPU."""
+    from gpuwise.facts.hardware.naming import USUAL, find_cluster, known_devices
+
+    if SIZE.fullmatch(name) or not (re.search(r"\d", name) or name in known_devices()):
+        return None
+    try:
+        find_cluster(name, prefer=USUAL)
+    except AmbiguousNameError as several:
+        return several.candidates[0]
+    except InputError:
+        return None
+    return name.replace(" ", "-")
+
+
+def _model(words: list[str]) -> str | None:
+    """The model that the words name; a word without a digit only in full, as people write it."""
+    from gpuwise.facts.models.catalogue import find_model, known_names
+    from gpuwise.facts.models.convnets import convnets
+    from gpuwise.facts.models.denoisers import denoisers
+    from gpuwise.facts.models.named import find_named
+
+    name = "-".join(words)
+    for spelling in dict.fromkeys((name, " ".join(words))):
+        for table in (denoisers(), convnets()):
+            if (found := find_named(table.values(), spelling)) is not None:
+                return found.id
+        if spelling in known_names():
+            return find_model(spelling).id
+    ends_with_gpu = len(words) > 1 and _device(words[-1]) is not None
+    if re.search(r"[a-z].*\d|\d.*[a-z]", name) and not SIZE.fullmatch(name) and not ends_with_gpu:
+        with suppress(InputError):
+            try:
+                return find_model(name).id
+            except AmbiguousNameError as several:
+                usual = {model for _, model in BY_SIZE}
+                return next((one for one in several.candidates if one in usual), several.candidates[-1])
+    return None
