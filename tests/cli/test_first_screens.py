@@ -16,7 +16,14 @@ from gpuwise.cli.app import COMMANDS, build
 WIDTH = 80
 SCREENS: Mapping[str, tuple[str, ...]] = {
     "plan": ("plan llama-3.1-8b --on 8xH100-SXM --tokens 15B", "plan llama-3.1-8b"),
-    "fit": ("fit llama-3.1-8b --on 4090", "fit llama-3.1-8b --on 4090 --for train", "fit llama-3.1-8b --on 4090 --for run"),
+    "fit": (
+        "fit llama-3.1-8b --on 4090",
+        "fit llama-3.1-8b --on 4090 --for train",
+        "fit llama-3.1-8b --on 4090 --for run",
+        "fit flux-dev --on 4070",
+        "fit whisper-large-v3 --on T4",
+        "fit bge-m3 --on 3060 --for run",
+    ),
     "capacity": ("capacity llama-3.1-8b --on H100 --users 200", "capacity whisper-small --on 4090 --max"),
     "pick": ("pick --for infer --model llama-3.1-8b", "pick --for train --model gpt2 --tokens 10B", "pick"),
     "compare": ("compare 4090 3090", "compare H100-SXM A100-80GB --model llama-3.1-8b"),

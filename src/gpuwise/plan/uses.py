@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, cast
 
-from gpuwise.errors import GpuwiseError, UnpredictableError
+from gpuwise.errors import GpuwiseError, InputError, UnpredictableError
 from gpuwise.facts.hardware.systems import Cluster
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.plan.document import estimate_document
@@ -64,15 +64,27 @@ def uses_document(
             "device_bytes": machine.most_bytes,
         },
     }
-    try:
-        document["run"] = run_document(run_locally(arch, machine, context=context, weights=weights))
-    except (NotLocalError, UnpredictableError) as error:
-        document["run"] = _refused(error)
+    document["run"] = _run(arch, machine, context, weights)
     document["finetune"] = _trained(arch, machine.cluster, ADAPTERS)
     document["train"] = _trained(arch, machine.cluster, (Wishes(),))
     answered = [document["run"]] if "error" not in document["run"] else [document["finetune"], document["train"]]
     document["fits"] = any(part["fits"] for part in answered)
     return cast(Document, to_document(document))
+
+
+def _run(arch: Architecture, machine: LocalMachine, context: int | None, weights: str | None) -> Document:
+    """The use without a training."""
+    if arch.kind == "decoder":
+        try:
+            return run_document(run_locally(arch, machine, context=context, weights=weights))
+        except (NotLocalError, UnpredictableError) as error:
+            return _refused(error)
+    from gpuwise.serve.passes.run import pass_run_document, run_passes  # not before: most models write text
+
+    try:
+        return pass_run_document(run_passes(arch, machine))
+    except (InputError, UnpredictableError) as error:
+        return _refused(error)
 
 
 def _refused(error: GpuwiseError) -> Document:

@@ -353,11 +353,11 @@ def _served(model: str, workload: str | None) -> Architecture | ConvNet | Denois
     """What is served. Raises UnknownNameError."""
     from gpuwise.facts.models.catalogue import find_model
     from gpuwise.facts.models.convnets import known_convnet
-    from gpuwise.facts.models.denoisers import find_denoiser
+    from gpuwise.facts.models.denoisers import find_denoiser, known_denoiser
 
     if workload in ("image", "video"):
         return find_denoiser(model, f"{workload}s")
-    return known_convnet(model) or find_model(model)
+    return known_convnet(model) or known_denoiser(model) or find_model(model)
 
 
 def as_named(model: str, arch: Architecture | ConvNet | Denoiser, constraints: Constraints) -> Constraints:

@@ -16,6 +16,7 @@ from gpuwise.errors import InputError
 if TYPE_CHECKING:
     from gpuwise.cli.shown import Shown
     from gpuwise.serve.local_run import LocalRun
+    from gpuwise.serve.passes.kind import Model
 else:
     Shown = options_shown("fit")
 
@@ -72,6 +73,8 @@ def fit(
     json
         One JSON document on the last line of stdout.
     """
+    if (drawn := _drawn(model, purpose)) is not None:
+        return _job(drawn, on, ram, shown, json=json)
     options = training != LEFT_OPEN or fixed != NOTHING_FIXED or code != NO_CODE or bool(arguments) or is_own_code(model)
     use = purpose or ("train" if options else _of_parts(shown))
     if use in (None, "run"):
@@ -128,6 +131,8 @@ def _local(
     from gpuwise.serve.formats import is_stored_as
 
     arch = find_model_to_run(model)
+    if use == "run" and arch.kind != "decoder":
+        return _job(arch, on, ram, shown, json=json)
     if weights is not None and arch.stored_format is not None:
         check_agrees(arch, weights, [form for form in (arch.stored_format,) if is_stored_as(form, weights)])
     machine = local_machine(on, ram)
@@ -147,6 +152,25 @@ def _local(
         run = run_locally(arch, machine, context=context, weights=weights)
         document = run_document(run, changes(run), commands(run), _measured(run))
     report(document, answer, shown, json=json)
+    return 0 if document["fits"] else 1
+
+
+def _drawn(model: str, purpose: str | None) -> Model | None:
+    """A network that makes images or videos, or a convolutional one that is to run; None for others."""
+    from gpuwise.facts.models.convnets import known_convnet
+    from gpuwise.facts.models.denoisers import known_denoiser
+
+    return (known_denoiser(model) if purpose in (None, "run") else None) or (known_convnet(model) if purpose == "run" else None)
+
+
+def _job(model: Model, on: str | None, ram: str | None, shown: Shown | None, *, json: bool) -> int:
+    """A model that does not write text, on a device."""
+    from gpuwise.cli.local import local_machine
+    from gpuwise.report.answers.jobs import job_answer
+    from gpuwise.serve.passes.run import pass_run_document, run_passes
+
+    document = pass_run_document(run_passes(model, local_machine(on, ram)))
+    report(document, job_answer, shown, json=json)
     return 0 if document["fits"] else 1
 
 

@@ -97,6 +97,11 @@ def denoisers() -> Mapping[str, Denoiser]:
     return MappingProxyType(by_id)
 
 
+def known_denoiser(text: str) -> Denoiser | None:
+    """The denoiser a person means, by id, name or alias in any case; None where it is none of these."""
+    return find_named(denoisers().values(), text)
+
+
 def find_denoiser(text: str, makes: str = "images") -> Denoiser:
     """The denoiser of ``images`` or ``videos`` that a person means, by id, name or alias in any case. Raises UnknownNameError,
     and InputError for one that makes the other."""

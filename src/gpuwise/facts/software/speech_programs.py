@@ -34,7 +34,13 @@ class SpeechProgram:
     """A batch ends with its longest transcript; others fill the place of a finished one."""
     searches: bool
     """The host looks for speech in a recording before it cuts it into batches."""
+    vendors: tuple[str, ...]
+    """Of the GPUs that it runs on; none: any."""
     source_key: str
+
+    def runs_on(self, vendor: str) -> bool:
+        """Whether it runs on GPUs of the vendor."""
+        return not self.vendors or vendor in self.vendors
 
 
 SPEECH_PROGRAM_SCHEMA: dict[str, Field] = {
@@ -46,6 +52,7 @@ SPEECH_PROGRAM_SCHEMA: dict[str, Field] = {
     "most": Field("integer", minimum=0, maximum=1000),
     "waits": Field("flag", required=False),
     "searches": Field("flag", required=False),
+    "vendors": Field("names", required=False),
     "source": Field("text"),
     "notes": Field("text", required=False),
 }
@@ -66,6 +73,7 @@ def speech_programs() -> Mapping[str, SpeechProgram]:
                 most=r.integer("most"),
                 waits=bool(r.maybe_flag("waits")),
                 searches=bool(r.maybe_flag("searches")),
+                vendors=r.names("vendors"),
                 source_key=r.text("source"),
             )
             for key, r in cited_tables(FILE, SPEECH_PROGRAM_SCHEMA).items()

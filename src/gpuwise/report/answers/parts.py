@@ -69,6 +69,7 @@ PARTS: Mapping[str, Mapping[str, str]] = {
         "changes": "What would change it",
         "start": "What starts it",
         "ways": "What makes it fit",
+        "run-ways": "Ways to run it",
         "memory": "What fills the memory",
         "step": "Where the time of a step goes",
         "tried": "Each change alone",

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from gpuwise.report.answers.answer import Answer, Cell, Column, Command, Figure, Number, Phrase, Row, Section, Table, brief, span
+from gpuwise.report.answers.jobs import job_figures, job_words
 from gpuwise.report.answers.parts import PARTS
 from gpuwise.report.answers.training import held
 from gpuwise.report.answers.values import At
@@ -48,7 +49,9 @@ def _verdict(d: At) -> Phrase:
 
 
 def _one(name: str, d: At) -> Iterator[Phrase]:
-    if d["fits"].value:
+    if d["items"]:
+        yield from job_words(d)
+    elif d["fits"].value:
         yield VERBS[name]
         if name == "run":
             yield (" in ", d["weights"], ", ", _speed(d)["tokens_per_s"], " tokens/s")
@@ -73,6 +76,8 @@ def _figures(run: At) -> list[Figure]:
     """How fast it writes and how far."""
     if not run["fits"].value:
         return []
+    if run["items"]:
+        return list(job_figures(run))
     speed = _speed(run)
     rate, first = speed["tokens_per_s"], speed["first_token_s"]
     after: Phrase = ("; first token after ", first.expected) if first else ""
@@ -98,6 +103,8 @@ def _row(name: str, d: At) -> Row:
     if d["error"]:
         return Row([use, Cell((d["error"], ": ", d["hint"]), mark="dim"), Cell("-"), Cell("-"), Cell("-")])
     fits = bool(d["fits"].value)
+    if name == "run" and d["items"]:
+        return _job_row(use, d)
     mark = "good" if fits else "bad"
     if name == "run":
         if not fits and d["offload"]:
@@ -127,6 +134,13 @@ def _row(name: str, d: At) -> Row:
             Cell(rate, span(rate)) if fits else Cell("-"),
         ]
     )
+
+
+def _job_row(use: Cell, d: At) -> Row:
+    """A model that does not write text."""
+    at = d["best"] or d["ways"][0]
+    mark = "good" if d["fits"].value else "bad"
+    return Row([use, Cell(at["way"].text or "16-bit weights"), Cell(at["needed_bytes"]), Cell(at["fits"], mark=mark), Cell("-")])
 
 
 def _way(name: str, d: At) -> str:

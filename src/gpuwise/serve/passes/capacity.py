@@ -38,10 +38,12 @@ def kind_of(model: Model, workload: str) -> PassKind:
 
 
 def usual_workload(model: Model) -> str | None:
-    """Default workload of a model that reads images or sound; None for one that reads text."""
+    """Default workload of a model; None for one that writes text."""
+    if isinstance(model, Denoiser):
+        return "video" if model.frames else "image"
     if not isinstance(model, Architecture) or model.kind == "vision":
         return "vision"
-    return "speech" if reads_sound(model) else None
+    return "speech" if reads_sound(model) else "embed" if model.kind == "encoder" else None
 
 
 def usual_target(workload: str) -> Target:

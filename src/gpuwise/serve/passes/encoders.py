@@ -5,6 +5,7 @@ An engine runs them like prompts, including embedding decoders (Qwen3 Embedding)
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import lru_cache
 
 from gpuwise.errors import InputError
@@ -17,7 +18,7 @@ from gpuwise.serve.engines.engine import EngineConfig
 from gpuwise.serve.formats import weight_bytes
 from gpuwise.serve.iteration import iteration_time
 from gpuwise.serve.passes.batches import BatchTimes
-from gpuwise.serve.passes.kind import AS_USUAL, How, Model, PassKind, batches_that_fit
+from gpuwise.serve.passes.kind import AS_USUAL, How, Model, PassKind, Way, batches_that_fit
 
 TEXT_TOKENS = 512
 """Tokens of a passage, or of a query with its passage: the limit of encoders."""
@@ -40,6 +41,10 @@ class Encoders(PassKind):
         if model.kind == "vision":
             raise InputError(f"{model.name} reads images, not text", hint="--workload vision")
         return ("pairs" if workload == "rerank" else "passages"), min(tokens or TEXT_TOKENS, model.max_seq_len)
+
+    def ways(self, model: Model, accelerator: Accelerator, tokens: int) -> Iterator[Way]:
+        assert isinstance(model, Architecture)
+        yield Way("", AS_USUAL, weight_bytes(model, "bf16") + passage_bytes(model, tokens))
 
     def times(self, model: Model, cluster: Cluster, tokens: int, how: How = AS_USUAL) -> BatchTimes:
         assert isinstance(model, Architecture)

@@ -13,9 +13,11 @@ diffusers' ``enable_model_cpu_offload``), at every step where layers do (``seque
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import replace
 
 from gpuwise.errors import InputError, UnpredictableError
+from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.facts.hardware.systems import Cluster, with_count
 from gpuwise.facts.models.denoisers import Denoiser
 from gpuwise.predict.estimate import Estimate, weakest
@@ -25,7 +27,7 @@ from gpuwise.predict.kernels.transfer import transfer_time
 from gpuwise.serve.load.targets import Target
 from gpuwise.serve.passes.batches import BatchTimes
 from gpuwise.serve.passes.diffusion.generation import linear_and_attention, made_time, passes_of
-from gpuwise.serve.passes.kind import AS_USUAL, How, Model, PassKind, room
+from gpuwise.serve.passes.kind import AS_USUAL, How, Model, PassKind, Way, room
 from gpuwise.units import GIB
 
 PRODUCT_SHARE = {"transformer": 0.47, "unet": 0.45}
@@ -75,6 +77,12 @@ class Images(PassKind):
             return model.makes, 0
         hint = "--workload image takes diffusion models like sdxl, flux-dev; video takes wan-2.1-14b, hunyuan-video"
         raise InputError(f"--workload {workload} with {model.name}", hint=hint)
+
+    def ways(self, model: Model, accelerator: Accelerator, tokens: int) -> Iterator[Way]:
+        assert isinstance(model, Denoiser)
+        yield from (Way(f"{bits}-bit weights", AS_USUAL, model.device_bytes(bits)) for bits in model.bits)
+        if not accelerator.unified_memory:
+            yield Way("weights in RAM, layer by layer", How(offload="sequential"), model.other_bytes)
 
     def times(self, model: Model, cluster: Cluster, tokens: int, how: How = AS_USUAL) -> BatchTimes:
         assert isinstance(model, Denoiser)

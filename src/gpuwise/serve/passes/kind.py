@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from gpuwise.errors import InputError
@@ -48,6 +49,16 @@ class How:
 AS_USUAL = How()
 
 
+@dataclass(frozen=True, slots=True)
+class Way:
+    """A way to run a model on one device, and the bytes that it takes there for one item."""
+
+    name: str
+    """Empty where there is one way only."""
+    how: How
+    needed_bytes: float
+
+
 class PassKind:
     """Properties that differ between kinds of passes; one subclass each."""
 
@@ -72,6 +83,10 @@ class PassKind:
 
     def shape(self, model: Model, workload: str, tokens: int | None) -> tuple[str, int]:
         """Name of an item, and its tokens. Raises InputError if model and workload do not match."""
+        raise NotImplementedError
+
+    def ways(self, model: Model, accelerator: Accelerator, tokens: int) -> Iterator[Way]:
+        """The ways to run it on ``accelerator``, the usual one first."""
         raise NotImplementedError
 
     def times(self, model: Model, cluster: Cluster, tokens: int, how: How = AS_USUAL) -> BatchTimes:

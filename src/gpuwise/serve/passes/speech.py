@@ -29,14 +29,16 @@ graphs.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from statistics import NormalDist
 
 from gpuwise.errors import InputError
+from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.facts.hardware.systems import Cluster, System, with_count
 from gpuwise.facts.models.architecture import Architecture, Encoder
-from gpuwise.facts.software.speech_programs import SpeechProgram, find_speech_program
+from gpuwise.facts.software.speech_programs import SpeechProgram, find_speech_program, speech_programs
 from gpuwise.predict.coefficients import load_json
 from gpuwise.predict.estimate import Basis, Estimate, weakest
 from gpuwise.predict.kernels.attention.fused import attention_decode_time
@@ -51,7 +53,7 @@ from gpuwise.serve.iteration_kernels import half_format
 from gpuwise.serve.load.targets import Target
 from gpuwise.serve.passes.batches import BatchTimes
 from gpuwise.serve.passes.host import host_pace
-from gpuwise.serve.passes.kind import AS_USUAL, How, Model, PassKind, batches_that_fit
+from gpuwise.serve.passes.kind import AS_USUAL, How, Model, PassKind, Way, batches_that_fit
 from gpuwise.units import MILLI
 from gpuwise.workload.transformer.parameters import count_parameters
 from gpuwise.workload.transformer.tables import encoder_side
@@ -102,8 +104,21 @@ class Speech(PassKind):
             raise InputError(f"{model.name} reads audio, not text or images", hint="--workload speech")
         return "windows", min(tokens or TOKENS_PER_WINDOW, model.max_seq_len - PROMPT_TOKENS)
 
+    def ways(self, model: Model, accelerator: Accelerator, tokens: int) -> Iterator[Way]:
+        assert isinstance(model, Architecture)
+        needed = weight_bytes(model, "bf16") + window_bytes(model)
+        for program in sorted(speech_programs().values(), key=lambda p: p.runtime in ENGINES):
+            if program.runs_on(accelerator.vendor):
+                yield Way(program.name, How(program.id), needed)
+
     def times(self, model: Model, cluster: Cluster, tokens: int, how: How = AS_USUAL) -> BatchTimes:
         assert isinstance(model, Architecture)
+        program, accelerator = find_speech_program(how.program), cluster.accelerator
+        if not program.runs_on(accelerator.vendor):
+            raise InputError(
+                f"{program.name} does not run on {accelerator.name}",
+                hint=f"it runs on {' and '.join(program.vendors)}; --engine whisper.cpp or transformers",
+            )
         return BatchTimes.of_estimates(batches(model, with_count(cluster.system, 1), tokens, how.program, how.version))
 
 

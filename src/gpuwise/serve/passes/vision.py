@@ -13,6 +13,8 @@ included: the decoding of JPEG files, which clients do there; several clients, w
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from gpuwise.errors import InputError, UnpredictableError
@@ -22,7 +24,7 @@ from gpuwise.facts.models.convnets import ConvNet
 from gpuwise.predict.kernels.registry import kernel_times
 from gpuwise.predict.kernels.run_formats import default_precision
 from gpuwise.serve.passes.batches import BatchTimes
-from gpuwise.serve.passes.kind import AS_USUAL, How, Model, PassKind, batches_that_fit
+from gpuwise.serve.passes.kind import AS_USUAL, How, Model, PassKind, Way, batches_that_fit
 from gpuwise.units import GIGA, MILLI
 from gpuwise.workload.convnet import forward_table, parameter_count
 
@@ -49,6 +51,11 @@ class Vision(PassKind):
         if workload not in self.workloads:
             raise InputError(f"{model.name} reads images, not text", hint="--workload vision")
         return "images", 0
+
+    def ways(self, model: Model, accelerator: Accelerator, tokens: int) -> Iterator[Way]:
+        assert isinstance(model, ConvNet)
+        one = forward_table(model, 1, "bf16")
+        yield Way("", AS_USUAL, 2.0 * parameter_count(model) + float((one.bytes_read + one.bytes_written).max()))
 
     def times(self, model: Model, cluster: Cluster, tokens: int, how: How = AS_USUAL) -> BatchTimes:
         assert isinstance(model, ConvNet)
