@@ -33,11 +33,19 @@ def test_models_lists_all(gpuwise: Callable[..., Any]) -> None:
 
 
 def test_models_shows_one_with_its_parameters(gpuwise: Callable[..., Any]) -> None:
-    ran = gpuwise("models", "llama-3.1-8b")
+    ran = gpuwise("models", "llama-3.1-8b", "--all")
     for part in ("8,030,261,248", "the same", "32 query, 8 key-value", "5,637,144,576"):
         assert part in ran.out
     parts = gpuwise("models", "llama-3.1-8b", "--json").document["models"][0]["parameters_by_part"]
     assert sum(parts.values()) == 8_030_261_248
+
+
+def test_memory_of_a_model_is_that_of_a_run(gpuwise: Callable[..., Any]) -> None:
+    rows = gpuwise("models", "llama-3.1-8b", "--json").document["models"][0]["memory"]
+    formats = gpuwise("fit", "llama-3.1-8b", "--on", "4090", "--for", "run", "--json").document["formats"]
+    held = {row["weights"]: row["contexts"][0] for row in rows}
+    assert all(held[f["weights"]] == {"context": 8192, "memory_bytes": f["memory_bytes"]} for f in formats)
+    assert "Memory to run it" in gpuwise("models", "llama-3.1-8b").out
 
 
 def test_models_searches_by_words(gpuwise: Callable[..., Any]) -> None:

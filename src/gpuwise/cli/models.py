@@ -52,7 +52,12 @@ def models(
             raise InputError(f"{name} is of models on a device", hint="name it: --on 4090, or --on this")
     from gpuwise.report.answers.models import catalogue_answer
 
-    report({"models": [_document(a) for a in matches]}, catalogue_answer, shown, json=json)
+    found = [_document(a) for a in matches]
+    if len(matches) == 1:
+        from gpuwise.serve.local_document import memory_document
+
+        found[0]["memory"] = memory_document(matches[0])
+    report({"models": found}, catalogue_answer, shown, json=json)
     return 0
 
 

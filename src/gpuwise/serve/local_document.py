@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
+from gpuwise.facts.models.architecture import Architecture
 from gpuwise.predict.estimate import to_document
+from gpuwise.serve.engines.engine import ENGINES, LOCAL_ENGINE
 from gpuwise.serve.local_changes import CACHE_TYPES, Change
 from gpuwise.serve.local_commands import LocalCommand
-from gpuwise.serve.local_run import FormatFit, LocalRun, Offload, cache_bytes, parts
+from gpuwise.serve.local_run import CONTEXT, FormatFit, LocalRun, Offload, cache_bytes, names_of, parts
+from gpuwise.serve.memory import local_memory
 from gpuwise.units import format_bytes
 from gpuwise.workload.transformer.parameters import count_parameters
 
@@ -103,8 +108,31 @@ def _offload_document(o: Offload, layers: int) -> dict[str, object]:
     }
 
 
+def memory_document(arch: Architecture) -> list[dict[str, Any]]:
+    """Bytes that a local program takes on one device to run ``arch``, by format and by tokens of context; none for a model that
+    does not write text."""
+    if arch.kind != "decoder":
+        return []
+    engine, formats = ENGINES[LOCAL_ENGINE], names_of(arch, None)
+    lengths = sorted({min(tokens, arch.max_seq_len) for tokens in (CONTEXT, 4 * CONTEXT, arch.max_seq_len)})
+    rows: list[dict[str, Any]] = []
+    for name in ("BF16", *formats) if len(formats) > 1 else formats:
+        held = [(tokens, local_memory(engine, arch, math.inf, name, n_devices=1, context=tokens)) for tokens in lengths]
+        rows.append(
+            {
+                "weights": name,
+                "weight_bytes": held[0][1].weights,
+                "contexts": [{"context": tokens, "memory_bytes": memory.total} for tokens, memory in held],
+            }
+        )
+    return rows
+
+
 def _assumed(run: LocalRun) -> Iterator[str]:
     yield from filter(None, (run.arch.assumption, *run.machine.assumed))
+    stands = run.formats[0].weights
+    if run.asked is not None and run.asked.lower() != stands.lower():
+        yield f"{run.asked} weights are {stands} in llama.cpp"
     yield "a recent llama.cpp with flash attention, one conversation at a time, a 16-bit cache"
     if run.offload is not None:
         p, ram = run.offload.processor, format_bytes(run.machine.ram_bytes)

@@ -6,6 +6,7 @@ copied between them: each computes what it holds (llama.cpp ``-ngl``, ``--n-cpu-
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -105,6 +106,8 @@ class LocalRun:
     """So many of them that write at once, and the tokens a second of each; None where that is not predicted."""
     longest_with_q8_cache: int
     offload: Offload | None
+    asked: str | None = None
+    """The format as it was asked for."""
 
 
 def run_locally(arch: Architecture, machine: LocalMachine, *, context: int | None = None, weights: str | None = None) -> LocalRun:
@@ -127,7 +130,7 @@ def run_locally(arch: Architecture, machine: LocalMachine, *, context: int | Non
     chosen = next((fit for fit in fits if fit.memory.fits), None)
     state = state_bytes(arch)
     if chosen is None:
-        return LocalRun(arch, machine, length, fits, None, (), state, 0, None, 0, offloaded(arch, machine, length, fits))
+        return LocalRun(arch, machine, length, fits, None, (), state, 0, None, 0, offloaded(arch, machine, length, fits), weights)
     one = chosen.memory
     users = max(int((one.most - one.weights - one.workspace) // one.cache), 1) if one.cache else 1
     lengths = sorted({*(c for c in CONTEXTS if c <= chosen.longest_context), chosen.longest_context})
@@ -143,6 +146,7 @@ def run_locally(arch: Architecture, machine: LocalMachine, *, context: int | Non
         _at_once(arch, machine, chosen.weights, length, min(users, AT_ONCE)),
         longest_with_cache(arch, machine, chosen, "q8_0"),
         None,
+        weights,
     )
 
 
@@ -171,13 +175,19 @@ def _at_once(arch: Architecture, machine: LocalMachine, weights: str, context: i
     return users, as_measured(time_s, accelerator.corrections).inverse()
 
 
+OF_BITS = {"2": "Q2_K", "3": "Q3_K_M", "4": "Q4_K_M", "5": "Q5_K_M", "6": "Q6_K", "8": "Q8_0", "16": "BF16"}
+"""The format that people mean by a number of bits."""
+_BITS = re.compile(rf"q?({'|'.join(OF_BITS)})(?:[\s-]?bits?)?")
+
+
 def names_of(arch: Architecture, weights: str | None) -> tuple[str, ...]:
     """Formats to look at: the one asked for, a narrow file's own, the published one of experts, or those people choose from."""
     stored = arch.stored_format
     wide = stored is not None and find_format(stored).file != GGUF and find_format(stored).bytes_per_weight >= WIDE_BYTES
     asked = weights or (None if wide else stored)
     if asked is not None:
-        name = find_format(asked).name
+        bits = _BITS.fullmatch(asked.strip().lower())
+        name = OF_BITS[bits[1]] if bits else find_format(asked).name
         name = name if FORMATS[name].file else FORMATS[name].llama_cpp
         if name not in LLAMA_CPP_FORMATS:
             raise InputError(f"{asked} weights do not run in {LOCAL_ENGINE}", hint="choose from " + ", ".join(TRIED))

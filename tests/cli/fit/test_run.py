@@ -67,6 +67,15 @@ def test_what_cannot_be_meant_is_refused(words: tuple[str, ...], message: str, g
     assert ran.code == 2 and message in ran.err and ran.out == ""
 
 
+@pytest.mark.parametrize(
+    ("asked", "stands"), [("4", "Q4_K_M"), ("q5", "Q5_K_M"), ("8-bit", "Q8_0"), ("fp8", "Q8_0"), ("16", "BF16")]
+)
+def test_formats_are_read_as_people_write_them(asked: str, stands: str, gpuwise: Callable[..., Any]) -> None:
+    ran = gpuwise("fit", "llama-3.2-1b", "--on", "4090", "--for", "run", "--weights", asked, "--json")
+    assert ran.document["weights"] == stands
+    assert f"{asked} weights are {stands} in llama.cpp" in ran.document["assumed"]
+
+
 def test_for_finetune_is_adapters(gpuwise: Callable[..., Any]) -> None:
     short = gpuwise("fit", "gpt2", "--on", "4090", "--for", "finetune", "--json")
     long = gpuwise("fit", "gpt2", "--on", "4090", "--lora", "--json")

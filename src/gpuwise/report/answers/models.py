@@ -177,12 +177,21 @@ def _one(a: At) -> Answer:
         ", ".join([a["kind"].text, f"id {a['id'].text}", *([a["license"].text] if a["license"].value else [])]),
         list(_dimensions(a)),
         [
-            Section("parameters", TITLES["parameters"], [Table(TITLES["parameters"], columns, rows)], first=True),
+            *([Section("memory", TITLES["memory"], [_memory(a["memory"])], first=True)] if a["memory"] else []),
+            Section("parameters", TITLES["parameters"], [Table(TITLES["parameters"], columns, rows)], first=not a["memory"]),
             *([Section("notes", TITLES["notes"], [Notes(notes)])] if notes else []),
             *([Section("sources", TITLES["sources"], [Notes([f"From {a['source'].text}"])])] if a["source"].value else []),
         ],
         Command("What it needs on a GPU", named, command="fit", sets={"on": "4090"}),
     )
+
+
+def _memory(rows: At) -> Table:
+    """What each format takes on one device, by tokens of context."""
+    lengths = [f"{c['context'].number:,.0f} tokens" for c in rows[0]["contexts"]]
+    columns = [Column("format", words=True), Column("weights"), *(Column(f"with {name}") for name in lengths)]
+    held = [Row([Cell(r["weights"]), Cell(r["weight_bytes"]), *(Cell(c["memory_bytes"]) for c in r["contexts"])]) for r in rows]
+    return Table(TITLES["memory"], columns, held)
 
 
 def _whole(place: At) -> Number:

@@ -57,6 +57,7 @@ PARTS: Mapping[str, Mapping[str, str]] = {
         "slow": "Slower than one reads",
         "families": "Families",
         "list": "All of them",
+        "memory": "Memory to run it, by format of the weights",
         "parameters": "Parameters by part",
         "notes": "Notes",
         "sources": "Sources",
