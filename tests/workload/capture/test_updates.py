@@ -119,3 +119,66 @@ def test_a_function_is_called_until_all_have_updated(tmp_path: Path) -> None:
 def test_one_optimizer_is_captured_as_before(tmp_path: Path) -> None:
     loop = "del second, large\nfor i in range(STEPS):\n    update(small, first)\n    print(i)\n"
     assert len(captured(tmp_path, loop, 1).steps) == 2
+
+
+CLOSURES = """
+import sys
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+net = nn.Sequential(nn.Linear(64, 256), nn.Tanh(), nn.Linear(256, 1)).cuda()
+optimizer = torch.optim.LBFGS(net.parameters(), max_iter=4, history_size=int(sys.argv[1]), line_search_fn=sys.argv[2] or None)
+x, y = torch.randn(128, 64, device="cuda"), torch.randn(128, 1, device="cuda")
+
+def closure():
+    optimizer.zero_grad()
+    loss = (net(x) - y).square().mean()
+    loss.backward()
+    return loss
+
+for _ in range(200):
+    optimizer.step(closure)
+"""
+
+
+@pytest.mark.parametrize(("history", "search"), [(3, ""), (12, ""), (12, "strong_wolfe")])
+def test_a_history_of_gradients_is_full(history: int, search: str, tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(CLOSURES)
+    capture = find_target(str(path), whole=True, arguments=(str(history), search)).capture()
+    vector = 4 * (64 * 256 + 256 + 256 + 1)
+    assert 2 * history * vector <= states(capture) <= (2 * history + 3) * vector
+    assert capture.batch == 128  # that the closure is called again is no further sample
+
+
+READ = """
+import math
+import torch
+from torch import nn
+
+net = nn.Linear(8, 8).cuda()
+optimizer = torch.optim.SGD(net.parameters(), 0.1)
+scaler = torch.amp.GradScaler("cuda")
+best = float("inf")
+for i in range(9):
+    loss = net(torch.randn(4, 8, device="cuda")).square().mean()
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.update()
+    optimizer.zero_grad()
+    now = loss.item()
+    assert 0 < now < best and math.isfinite(math.log(now)), "the loss does not improve"
+    assert scaler.get_scale() == 65536
+    best = now
+residual = 1.0
+while residual > 1e-6:
+    residual = net(torch.randn(4, 8, device="cuda")).norm().item()
+"""
+
+
+def test_numbers_read_back_are_those_of_a_healthy_run(tmp_path: Path) -> None:
+    """Positive, falling, and small in the end; no gradient is infinite."""
+    path = tmp_path / "train.py"
+    path.write_text(READ)
+    assert len(find_target(str(path), whole=True).capture(n_steps=20).steps) == 9

@@ -115,7 +115,7 @@ class Loop:
         elif trains and not self._optimizers and self._has_updated():
             self._end()
         self._trains = self._trains or trains
-        if trains == self._trains:
+        if trains == self._trains and not (self._calls and self.recorder.in_update):  # a closure's next call has no new samples
             self._calls += [(index, int(t.shape[0])) for t in given if t.dim()][:1]
 
     def _has_updated(self) -> bool:

@@ -13,6 +13,7 @@ from torch.optim import optimizer as torch_optimizer
 
 from gpuwise.errors import InputError
 from gpuwise.workload.capture.device.patching import Patches
+from gpuwise.workload.capture.ops.nested import tensors_in
 from gpuwise.workload.capture.record.recorder import Recorder
 
 MOST_UPDATES = 256
@@ -26,7 +27,7 @@ class Updates:
     """Context manager inside the accelerator's: notes every optimizer that is built and every update.
 
     In a *round* every optimizer that lives and has parameters on the device updates at least once, with a gradient. After the
-    first round all states exist; the second is a step with all of them.
+    first round all states exist, unless they still grow (a history of gradients); the second is a step with all of them.
     """
 
     def __init__(self, recorder: Recorder) -> None:
@@ -42,7 +43,7 @@ class Updates:
         self._counts: Counter[int] = Counter()
         self._gone: list[tuple[int, str]] = []
         """Optimizers freed without an update: the total number of updates until then, and a description."""
-        self.rounds = self._n_gone = 0
+        self.rounds = self._n_gone = self._n_states = 0
 
     def __enter__(self) -> Updates:
         made = torch.optim.Optimizer.__init__
@@ -89,7 +90,9 @@ class Updates:
         self._see(optimizer)  # a closure's gradients come inside
         self._counts[id(optimizer)] += 1
         if not self._waiting():
-            self.rounds += 1
+            before, self._n_states = self._n_states, self._count_states()
+            if not self.rounds or self._n_states <= before:
+                self.rounds += 1
             self._missing = set(self._built)
 
     def _see(self, optimizer: Any) -> None:
@@ -104,6 +107,11 @@ class Updates:
     def _waiting(self) -> list[Any]:
         """The optimizers that have yet to update in this round."""
         return [o for key in list(self._missing) if (o := self._living(key)) is not None and not self._stands_for(o)]
+
+    def _count_states(self) -> int:
+        """Number of tensors in the states of all optimizers."""
+        living = [o for key in self._built if (o := self._living(key)) is not None]
+        return sum(1 for o in living for state in o.state.values() for _ in tensors_in(state))
 
     def _living(self, key: int) -> Any:
         """The optimizer, where it has parameters to train on the device."""

@@ -409,3 +409,31 @@ def test_each_compiled_region_is_entered_once_in_forward_and_backward() -> None:
         captured = gpuwise.capture(lambda layers=layers: step(layers))
         entered = [i for p in (Phase.FORWARD, Phase.BACKWARD) for i in steady(captured, p) if captured.op_flags[i] & OpFlag.ENTRY]
         assert [int(captured.op_phase[i]) for i in entered] == [int(Phase.FORWARD)] * regions + [int(Phase.BACKWARD)] * regions
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_a_wrapper_that_is_gone_contains_nothing(wrapped: bool) -> None:
+    """As PEFT's adapters are put in: a module that holds the model for a moment."""
+
+    class Wrapper(nn.Module):
+        def __init__(self, model: nn.Module) -> None:
+            super().__init__()
+            self.model = model
+
+    def make() -> Any:
+        model = Net().cuda()
+        if wrapped:
+            Wrapper(model)
+        model.blocks[0].requires_grad_(False)
+        optimizer = torch.optim.AdamW(p for p in model.parameters() if p.requires_grad)
+
+        def step() -> None:
+            model(torch.randn(BATCH, WIDTH, device="cuda")).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+        return step
+
+    capture = gpuwise.capture(make)
+    assert capture.parameter_count == sum(p.numel() for p in Net().parameters()) > capture.trainable_count > 0
+    assert "blocks.1.up" in capture.modules

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from gpuwise.workload.capture.device.ledger import CUDA0, inside
 from gpuwise.workload.capture.device.patching import Patches
-from gpuwise.workload.capture.device.values import guess
 
 if TYPE_CHECKING:
     from gpuwise.workload.capture.device.state import DeviceState
@@ -152,7 +151,7 @@ def _install_reads(acc: DeviceState, patches: Patches, device: Any) -> None:
         if contents is not None:
             return contents.tolist()
         mean = acc.values.law(self).mean
-        value: Any = guess(self.dtype) if mean is None or self.dtype is torch.bool else mean
+        value: Any = acc.values.guess(self.dtype) if mean is None or self.dtype is torch.bool else mean
         if not self.dtype.is_floating_point and not isinstance(value, bool):
             value = round(value)
         for n in reversed(self.shape):

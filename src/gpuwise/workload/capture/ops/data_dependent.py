@@ -13,7 +13,7 @@ from torch import Tensor
 from gpuwise.workload.capture.captured import OpFlag
 from gpuwise.workload.capture.device.laws import UNKNOWN_SHARE, balanced
 from gpuwise.workload.capture.device.ledger import CUDA0, META
-from gpuwise.workload.capture.device.values import KNOWN_WHOLE_LIMIT, guess
+from gpuwise.workload.capture.device.values import KNOWN_WHOLE_LIMIT, Values
 
 if TYPE_CHECKING:
     from gpuwise.workload.capture.device.memo import OpInfo
@@ -50,11 +50,12 @@ def scalar(mode: CaptureMode, info: OpInfo, args: Any, kwargs: Any) -> Any:
     value = acc.values.scalar(tensor) if acc.assumed is None else acc.assumed
     is_known = value is not None and not acc.values.is_guessed(tensor)
     if value is None:
-        value = _expected(acc.values.law(tensor).mean, tensor.dtype)
+        value = _expected(acc.values, acc.values.law(tensor).mean, tensor.dtype)
     if acc.is_device(tensor):
         acc.sync("a value is read from the device (.item(), bool(), float() or print())")
         if not is_known:
-            phrase = "a balanced choice" if acc.values.is_guessed(tensor) else f"taken to be {value!r}"
+            taken = f"taken to be {'a falling loss' if isinstance(value, float) else repr(value)}"
+            phrase = "a balanced choice" if acc.values.is_guessed(tensor) else taken
             acc.finding("guess", f"the value read from the device is {phrase}", "the step is captured as if it were so")
         acc.observer.operation(info.func, args, kwargs, value, _SYNC | acc.region_flags())
     return value
@@ -76,10 +77,10 @@ def assertion(mode: CaptureMode, info: OpInfo, args: Any, kwargs: Any) -> Any:
     return None if args[0].is_meta else info.func(*args, **kwargs)
 
 
-def _expected(mean: float | None, dtype: torch.dtype) -> Any:
+def _expected(values: Values, mean: float | None, dtype: torch.dtype) -> Any:
     """A scalar of ``dtype`` that is expected to be ``mean``."""
     if mean is None or dtype is torch.bool or dtype.is_complex:
-        return guess(dtype)
+        return values.guess(dtype)
     return mean if dtype.is_floating_point else round(mean)
 
 
@@ -339,7 +340,7 @@ def to_copy(mode: CaptureMode, info: OpInfo, args: Any, kwargs: Any) -> Any:
         value = acc.values.of(x)
         dtype = kwargs.get("dtype") or x.dtype
         law = acc.values.law(x)
-        result = torch.full(x.shape, _expected(law.mean, dtype), dtype=dtype) if value is None else value.to(dtype)
+        result = torch.full(x.shape, _expected(acc.values, law.mean, dtype), dtype=dtype) if value is None else value.to(dtype)
         if on_device:
             acc.observer.operation(info.func, args, kwargs, result, _SYNC | acc.region_flags())
     else:
@@ -370,14 +371,15 @@ def copy(mode: CaptureMode, info: OpInfo, args: Any, kwargs: Any) -> Any:
     return dst
 
 
-@handles(*_overloads("_amp_update_scale_", "default"))
-def update_scale(mode: CaptureMode, info: OpInfo, args: Any, kwargs: Any) -> Any:
-    """A healthy step leaves the loss scale as it is."""
+@handles(*_overloads("_amp_update_scale_", "default"), *_overloads("_amp_foreach_non_finite_check_and_unscale_", "default"))
+def loss_scale(mode: CaptureMode, info: OpInfo, args: Any, kwargs: Any) -> Any:
+    """A healthy step leaves the loss scale as it is, and has found nothing infinite."""
     values = mode.acc.values
-    value = values.of(args[0]) if args[0].is_meta else None
+    kept = args[0] if isinstance(args[0], Tensor) else args[1]
+    value = values.of(kept) if kept.is_meta else None
     result = mode.run(info, args, kwargs)
     if value is not None:
-        values.note(args[0], value, 1)
+        values.note(kept, value, 1)
     return result
 
 

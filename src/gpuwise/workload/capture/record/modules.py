@@ -20,8 +20,8 @@ WRAPPERS = frozenset({"_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_
 class Modules:
     """Indexes module objects in order of first sight; index 0 means no module.
 
-    The tree comes from events of :class:`torch.nn.Module` when children, parameters and buffers are set, and from walking a
-    module at its first call. Paths are built at the end of a step.
+    Modules are known from events of :class:`torch.nn.Module` when children, parameters and buffers are set, and from walking a
+    module at its first call. Trees and paths are those of the modules that live: a wrapper that is gone contains nothing.
     """
 
     def __init__(self) -> None:
@@ -31,8 +31,7 @@ class Modules:
         self.current = 0
         self._index: dict[int, int] = {}
         self._refs: list[Any] = [None]
-        self._tops: dict[int, Any] = {}
-        self._children: set[int] = set()
+        self._alive: dict[int, Any] = {}
         self._starts: list[int] = [0]
         self._owners: list[int] = [0]
         self._called: set[int] = set()
@@ -73,26 +72,17 @@ class Modules:
         self._handles, self._call = [], None
 
     def _registered_child(self, parent: nn.Module, name: str, child: nn.Module | None) -> None:
-        self._top(parent)
+        self._see(parent)
         if child is not None:
-            self._children.add(id(child))
-            self._tops.pop(id(child), None)
+            self._see(child)
 
     def _registered_tensor(self, module: nn.Module, name: str, tensor: Any) -> None:
-        self._top(module)
+        self._see(module)
 
-    def _top(self, module: nn.Module) -> None:
+    def _see(self, module: nn.Module) -> None:
         key = id(module)
-        if key not in self._children and key not in self._tops:
-            self._tops[key] = weakref.ref(module, lambda _, key=key: self._tops.pop(key, None))
-
-    def add_root(self, module: nn.Module) -> None:
-        """A module that was built before the capture."""
-        self._top(module)
-        for child in module.modules():
-            if child is not module:
-                self._children.add(id(child))
-                self._tops.pop(id(child), None)
+        if key not in self._alive:
+            self._alive[key] = weakref.ref(module, lambda _, key=key: self._alive.pop(key, None))
 
     # --- the stack ---
 
@@ -101,8 +91,9 @@ class Modules:
         position = self._index.get(id(module))
         if position is not None:
             return position
-        if id(module) not in self._children and id(module) not in self._tops:
-            self.add_root(module)
+        if id(module) not in self._alive:  # built before the capture
+            for one in module.modules():
+                self._see(one)
         index = self._index[id(module)] = len(self.types)
         self.types.append(type(module).__name__)
         self.paths.append(type(module).__name__)
@@ -171,11 +162,13 @@ class Modules:
 
     def trees(self) -> list[tuple[str, nn.Module]]:
         """The modules nothing contains, each with the prefix of its paths: none for the only one with parameters."""
-        alive = [m for m in (ref() for ref in list(self._tops.values())) if m is not None]
-        holding = [m for m in alive if next(m.parameters(), None) is not None]
+        alive = [m for m in (ref() for ref in list(self._alive.values())) if m is not None]
+        inner = {id(child) for m in alive for child in m.children()}
+        tops = [m for m in alive if id(m) not in inner]
+        holding = [m for m in tops if next(m.parameters(), None) is not None]
         names: dict[str, int] = {}
         roots: list[tuple[str, nn.Module]] = []
-        for module in alive:
+        for module in tops:
             if len(holding) == 1 and module is holding[0]:
                 roots.insert(0, ("", module))
                 continue

@@ -288,16 +288,26 @@ class Recorder:
         self.storages.mark(saved_tensors(roots), self.storages.saved)
 
     def _before_update(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        self._optimizer_depth += 1
+        self._updating(1)
         self.optimizers.setdefault(id(optimizer), optimizer)
         self._note_gradients()
 
     def _after_update(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         from gpuwise.workload.capture.record.settings import optimizer_name
 
-        self._optimizer_depth = max(0, self._optimizer_depth - 1)
+        self._updating(-1)
         self.optimizer_names[optimizer_name(optimizer)] = None
         self._note_states(optimizer)
+
+    def _updating(self, change: int) -> None:
+        self._optimizer_depth = max(0, self._optimizer_depth + change)
+        if self.accelerator is not None:
+            self.accelerator.values.in_update = self.in_update
+
+    @property
+    def in_update(self) -> bool:
+        """Whether an optimizer updates."""
+        return self._optimizer_depth > 0
 
     def _note_states(self, optimizer: Any) -> None:
         parameter_ids = {id(p) for p in self._parameters.values()}
