@@ -22,6 +22,7 @@ from gpuwise.plan.defaults import (
 from gpuwise.plan.goal import Wishes, check_wishes, make_goal
 from gpuwise.plan.space.search import find_strategies
 from gpuwise.workload.strategy import CHOICES
+from gpuwise.workload.tasks import tasks
 
 ARCH, NODE = find_model("llama-3.1-8b"), find_cluster("8xH100-SXM")
 
@@ -44,7 +45,7 @@ def test_what_is_given_is_kept() -> None:
 def test_adapters_change_the_habits() -> None:
     goal = make_goal(ARCH, find_cluster("4090"), Wishes(quantized_base=True))
     assert goal.bases[0].lora_rank == 16
-    assert (goal.seq_len, goal.global_batch) == (4096, 128)
+    assert (goal.seq_len, goal.global_batch) == (4096, 16)
     assert goal.bases[0].stack == "trainer" and any("TRL" in line for line in goal.assumed)
 
 
@@ -97,8 +98,8 @@ def test_default_batches_follow_published_runs() -> None:
         ("llama-3.1-405b", 16e6),
     ):
         arch = find_model(name)
-        seq_len, _ = default_seq_len(arch, fine_tuning=False)
-        batch, why = default_global_batch(arch, seq_len, fine_tuning=False)
+        seq_len, _ = default_seq_len(arch, tasks()["pretrain"])
+        batch, why = default_global_batch(arch, seq_len, tasks()["pretrain"])
         assert 0.6 < batch * seq_len / tokens < 1.6
         assert "arXiv" in why
     assert [limit for limit, _, _ in BATCH_TOKENS] == sorted(limit for limit, _, _ in BATCH_TOKENS)
@@ -110,8 +111,8 @@ def test_default_batches_follow_published_runs() -> None:
 )
 def test_small_models_that_read_trillions_take_larger_batches(name: str, tokens: float, a_step: float) -> None:
     arch = find_model(name)
-    seq_len, _ = default_seq_len(arch, fine_tuning=False)
-    batch, _ = default_global_batch(arch, seq_len, fine_tuning=False, tokens=tokens)
+    seq_len, _ = default_seq_len(arch, tasks()["pretrain"])
+    batch, _ = default_global_batch(arch, seq_len, tasks()["pretrain"], tokens=tokens)
     assert 0.7 < batch * seq_len / a_step < 1.5
     assert make_goal(arch, find_cluster("16x8xA100-80GB-SXM"), Wishes(tokens=tokens)).global_batch == batch
 
@@ -361,7 +362,7 @@ def test_all_weights_are_fine_tuned_by_the_trainer(
 ) -> None:
     """Under DeepSpeed where a replica leaves no room for activations; pre-training takes it on one GPU that states fill."""
     wishes = Wishes(fixed=fixed)
-    assert make_goal(find_model(name), find_cluster(cluster), wishes, fine_tuning=True).bases[0].stack == stack
+    assert make_goal(find_model(name), find_cluster(cluster), replace(wishes, task="full")).bases[0].stack == stack
     others = ("megatron-core", "compiled-fsdp", "deepspeed", "maxtext")
     assert make_goal(find_model(name), find_cluster(cluster), wishes).bases[0].stack in others
 
@@ -377,7 +378,7 @@ def test_all_weights_are_fine_tuned_by_the_trainer(
 )
 def test_one_gpu_takes_the_trainer_where_the_states_asked_for_fit(wishes: Wishes, stack: str) -> None:
     """8B on 80 GB: 145 GB of AdamW's states, 64 of weights in 16 bits, 97 of 8-bit states."""
-    goal = make_goal(find_model("llama-3.1-8b"), find_cluster("H100-SXM"), wishes, fine_tuning=True)
+    goal = make_goal(find_model("llama-3.1-8b"), find_cluster("H100-SXM"), replace(wishes, task="full"))
     assert goal.bases[0].stack == stack
 
 

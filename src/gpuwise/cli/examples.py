@@ -25,7 +25,7 @@ EXAMPLES: Mapping[str, tuple[str, str, str]] = {
     ),
     "fit": (
         "fit llama-3.1-8b --on 4090",
-        "fit llama-3.1-8b --on 4090 --for train --lora",
+        "fit llama-3.1-8b --on 4090 --for lora",
         "fit qwen3-30b-a3b --on 3090 --for run",
     ),
     "capacity": (

@@ -222,6 +222,9 @@ NewFile = Annotated[str, Parameter(allow_leading_hyphen=True, converter=Converte
 class Training:
     """How to train. Whatever is left out is chosen."""
 
+    purpose: Annotated[str | None, Parameter(name="--for", show_default="judged by adapters and tokens", metavar="TASK")] = None
+    """Task: pretrain, continue, full (fine-tune every weight), lora or finetune (adapters), qlora (on 4-bit weights); fit: also
+    run. It sets batch, sequence length, learning rate and software as such runs have."""
     seq: Length | None = None
     """Sequence length in tokens."""
     global_batch: Whole | None = None
@@ -291,10 +294,19 @@ def wishes_of(training: Training, fixed: LayoutOptions, **more: Any) -> Any:
     """The two groups of options as :class:`gpuwise.plan.goal.Wishes`. Raises InputError on contradictions."""
     from gpuwise.plan.goal import LORA_RANK, RISK, WISHED, Wishes
     from gpuwise.workload.adapters import split_targets
+    from gpuwise.workload.tasks import find_task
 
-    adapters = training.lora or fixed.qlora
+    task = None if training.purpose is None else find_task(training.purpose)
+    if task is not None and task.method == "lora" and training.purpose != task.name and fixed.qlora:
+        task = find_task("qlora")  # "finetune" leaves open which adapters
+    method = None if task is None else task.method
+    lora, qlora = training.lora or method == "lora", fixed.qlora or method == "qlora"
+    adapters = lora or qlora
     if training.lora and fixed.qlora:
         raise InputError("--lora and --qlora are two ways", hint="--qlora for 4-bit frozen weights, --lora for 16-bit ones")
+    if (lora and qlora) or (method == "full" and (training.lora or fixed.qlora)):
+        other = "--lora" if training.lora else "--qlora"
+        raise InputError(f"--for {training.purpose} with {other}", hint=f"leave one out: {other} alone is --for {other[2:]}")
     if adapters and (training.half_weights or fixed.step_in_backward):
         option = "--half-weights" if training.half_weights else "--step-in-backward"
         raise InputError(f"{option} with adapters", hint="the frozen weights have no fp32 copies and no gradients: leave it out")
@@ -312,7 +324,10 @@ def wishes_of(training: Training, fixed: LayoutOptions, **more: Any) -> Any:
         asked["lora_targets"] = split_targets(asked["lora_targets"])
     if adapters:
         asked.setdefault("lora_rank", LORA_RANK)
+    if qlora:
+        asked["quantized_base"] = True
     return Wishes(
+        task=None if task is None else task.name,
         seq_len=training.seq,
         global_batch=training.global_batch,
         half_weights=training.half_weights,

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from gpuwise.errors import InputError
 from gpuwise.facts.hardware.systems import Cluster
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.workload.strategy import Strategy
+from gpuwise.workload.tasks import Task, tasks
 
 DATA = "DATA"
 """Placeholder in every file for the user's data set."""
@@ -32,7 +33,7 @@ class Job:
     """Time between checkpoints (Young and Daly's, as planned)."""
     step_time_s: float | None = None
     """Predicted step time."""
-    learning_rate: float = 3e-4
+    task: Task = field(default_factory=lambda: tasks()["pretrain"])
     data: str = DATA
     output: str = "out"
     packed: int | None = None
@@ -64,11 +65,16 @@ class Job:
         return max(math.ceil(self.tokens / (self.strategy.global_batch * self.seq_len)), 1)
 
     @property
+    def learning_rate(self) -> float:
+        return self.task.learning_rate
+
+    @property
     def save_every(self) -> int | None:
-        """Steps between checkpoints."""
+        """Steps between checkpoints, of which the last is at the end."""
         if self.save_every_s is None or self.step_time_s is None or not math.isfinite(self.save_every_s / self.step_time_s):
             return None
-        return max(round(self.save_every_s / self.step_time_s), 1)
+        every = max(round(self.save_every_s / self.step_time_s), 1)
+        return every if self.n_steps is None else math.ceil(self.n_steps / max(round(self.n_steps / every), 1))
 
     @property
     def hub_id(self) -> str | None:

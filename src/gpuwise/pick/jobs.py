@@ -15,6 +15,7 @@ from gpuwise.facts.models.architecture import Architecture
 from gpuwise.plan.defaults import default_seq_len
 from gpuwise.units import DAY_S, HOUR_S, format_count
 from gpuwise.workload.adapters import DEFAULT_TARGETS
+from gpuwise.workload.tasks import tasks
 from gpuwise.workload.transformer.tables import model_flop_per_token
 
 PURPOSES = ("train", "finetune", "infer", "embed", "rerank", "vision", "speech", "image", "video", "learn", "mixed")
@@ -24,8 +25,6 @@ BITS = (16, 8, 4)
 HOME_BITS, SERVER_BITS = (4,), (8, 4)
 """Default weight bits, the same on all hardware: 4 bits for one user, as in files of llama.cpp and Ollama; 8 bits for several
 users, and 4 if that does not fit. Wider weights count as headroom, never as a different job."""
-FINE_TUNING_TOKENS = 10e6
-"""Ten thousand conversations of a thousand tokens; listed as assumed whenever it is used."""
 PROMPT_TOKENS, OUTPUT_TOKENS = 1020, 129
 """Medians of a conversation service (Azure LLM inference trace 2023, conversation; github.com/Azure/AzurePublicDataset)."""
 CONTEXT_TOKENS = 4096
@@ -136,11 +135,11 @@ def training_job(
     if tokens is None:
         if not tuning:
             raise InputError("training needs --tokens", hint="give the number of tokens, for example --tokens 15B")
-        tokens = FINE_TUNING_TOKENS
+        tokens = tasks()[method or "lora"].tokens or 0.0
         assumed.append(f"{format_count(tokens)} tokens to fine-tune on")
     _positive("tokens", tokens)
     if seq_len is None:
-        seq_len, why = default_seq_len(arch, fine_tuning=tuning)
+        seq_len, why = default_seq_len(arch, tasks()[method or "lora" if tuning else "pretrain"])
         assumed.append(f"sequences of {seq_len:,} tokens ({why})")
     if seq_len < 1 or (seq_len > arch.max_seq_len and arch.position == "learned"):
         raise InputError(

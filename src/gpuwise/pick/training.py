@@ -86,6 +86,7 @@ def fallbacks(job: ModelJob) -> tuple[Fallback, ...]:
     """The job as asked, then what the job permits when that does not fit."""
     plain = Wishes(tokens=job.tokens, seq_len=job.seq_len, lora_targets=job.lora_targets)
     if job.method == "full":
+        plain = replace(plain, task="pretrain" if job.purpose in ("train", "vision") else "full")
         light = (Fallback(changes, CHANGED, plain, LIGHT_BYTES) for changes in LIGHTER)
         return (Fallback((), SAME, plain, FULL_BYTES), *light)
     lora = Fallback((), SAME, replace(plain, lora_rank=LORA_RANK), FROZEN_BYTES)
@@ -135,8 +136,6 @@ def fastest_with(
     arch: Architecture,
     cluster: Cluster,
     wishes: Wishes,
-    *,
-    fine_tuning: bool | None = None,
 ) -> Fastest:
     """The fastest strategy of the search of ``plan`` with ``changes`` made to what ``wishes`` ask for, tuned, or what the
     smallest needs.
@@ -146,7 +145,7 @@ def fastest_with(
     whole = not wishes.precision and default_precision(cluster.accelerator)[0] in ("fp32", "tf32")
     if whole:
         wishes = replace(wishes, gradient_dtype="fp32")
-    goal = make_goal(arch, cluster, wishes, fine_tuning=fine_tuning)
+    goal = make_goal(arch, cluster, wishes)
     # without 16-bit formats gradients and weights stay as they are
     step_changes = [c for c in changes if not (whole and c.name in ("gradient_dtype", "low_precision"))]
     goal = replace(goal, bases=tuple(changed(b, step_changes) for b in goal.bases))
@@ -156,11 +155,9 @@ def fastest_with(
     return fastest
 
 
-def promised_with(
-    changes: Sequence[Change], arch: Architecture, cluster: Cluster, wishes: Wishes, *, fine_tuning: bool | None = None
-) -> Fastest:
+def promised_with(changes: Sequence[Change], arch: Architecture, cluster: Cluster, wishes: Wishes) -> Fastest:
     """:func:`fastest_with` at the level that ``plan`` promises."""
-    fastest = fastest_with(changes, arch, cluster, wishes, fine_tuning=fine_tuning)
+    fastest = fastest_with(changes, arch, cluster, wishes)
     return fastest if fastest.estimate is None else replace(fastest, estimate=promised(arch, cluster, fastest.estimate))
 
 
@@ -175,8 +172,7 @@ def train_on(job: ModelJob, cluster: Cluster) -> TrainingChoice | TooLarge:
     smallest: TooLarge | None = None
     unlikely: TrainingChoice | None = None
     for fallback in possible_fallbacks(job, cluster.accelerator, cluster.n_accelerators):
-        tuning = job.purpose not in ("train", "vision")
-        fastest = fastest_with(fallback.changes, job.arch, cluster, fallback.wishes, fine_tuning=tuning)
+        fastest = fastest_with(fallback.changes, job.arch, cluster, fallback.wishes)
         tuned = fastest.estimate
         if tuned is not None:
             best, worse = promised(job.arch, cluster, tuned), device_high(tuned)

@@ -11,7 +11,7 @@ from gpuwise.facts.hardware.naming import USUAL, find_cluster, is_counted
 from gpuwise.facts.hardware.systems import Cluster
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.facts.models.catalogue import find_model
-from gpuwise.plan.goal import Wishes
+from gpuwise.plan.goal import Wishes, task_of
 from gpuwise.units import format_count
 from gpuwise.workload.optimizer import weights_on_host
 from gpuwise.workload.transformer.parameters import count_parameters
@@ -58,9 +58,12 @@ def make_plan(
 
     if goal_wishes.tokens is not None:
         return compare(arch, goal_wishes, pricing)
-    tokens = float(TOKENS_PER_PARAMETER * count_parameters(arch).total)
+    task, _ = task_of(arch, goal_wishes)
+    tokens, why = task.tokens, task.tokens_source
+    if tokens is None:
+        tokens, why = float(TOKENS_PER_PARAMETER * count_parameters(arch).total), f"{TOKENS_PER_PARAMETER} for each parameter"
     plan = compare(arch, replace(goal_wishes, tokens=tokens), pricing)
-    work = f"{format_count(tokens)} tokens, {TOKENS_PER_PARAMETER} for each parameter (--tokens)"
+    work = f"{format_count(tokens)} tokens, {why} (--tokens)"
     return replace(plan, subject=replace(plan.goal, assumed=(work, *plan.goal.assumed)))
 
 

@@ -16,15 +16,12 @@ from gpuwise.facts.models.known_runs import KnownRun, known_runs
 from gpuwise.units import format_count
 from gpuwise.workload.stacks.stack import FUSED_SINCE, HIDDEN_EXPERTS_SINCE, find_stack
 from gpuwise.workload.strategy import STACKS
+from gpuwise.workload.tasks import Task
 from gpuwise.workload.transformer.parameters import count_parameters
 
 PRETRAINING_SEQ_LEN = 8192
 """Llama 3 405B trained on sequences of 8,192 tokens before the long-context stage (arXiv 2407.21783,
 section 3.4.1)."""
-FINE_TUNING_SEQ_LEN = 4096
-"""Llama 2's context length; longer than nearly all samples of instruction sets."""
-FINE_TUNING_BATCH = 128
-"""Sequences: Stanford Alpaca's batch (github.com/tatsu-lab/stanford_alpaca)."""
 
 BATCH_TOKENS: tuple[tuple[float, float, str], ...] = (
     (1.0e9, 0.5e6, "GPT-3 Small to Large, arXiv 2005.14165 table 2.1"),
@@ -62,22 +59,25 @@ examples/train_full/*.yaml (ds_z3_config.json), TRL examples/accelerate_configs/
 can be in host memory. torchtune has not been developed since July 2025 (github.com/meta-pytorch/torchtune/issues/2883)."""
 
 
-def default_seq_len(arch: Architecture, *, fine_tuning: bool) -> tuple[int, str]:
+def default_seq_len(arch: Architecture, task: Task) -> tuple[int, str]:
     """Sequence length and why."""
     if arch.patches is not None:
         return arch.patches.n_tokens, f"the {arch.patches.n_tokens} patches of an image"
-    usual = FINE_TUNING_SEQ_LEN if fine_tuning else PRETRAINING_SEQ_LEN
+    usual = task.seq_len or PRETRAINING_SEQ_LEN
     if arch.max_seq_len <= usual:
         return arch.max_seq_len, "the model's maximum"
-    return usual, "usual for fine-tuning" if fine_tuning else "usual for pre-training"
+    return usual, f"usual for {task.title}"
 
 
-def default_global_batch(arch: Architecture, seq_len: int, *, fine_tuning: bool, tokens: float | None = None) -> tuple[int, str]:
-    """Sequences a step and why: a power of two near the tokens that published runs of that size and of ``tokens`` took."""
-    if fine_tuning:
-        return FINE_TUNING_BATCH, "usual for fine-tuning (Stanford Alpaca)"
+def default_global_batch(arch: Architecture, seq_len: int, task: Task, *, tokens: float | None = None) -> tuple[int, str]:
+    """Sequences a step and why: those of ``task``, else a power of two near the tokens that published runs of that size and of
+    ``tokens`` took."""
+    if task.batch is not None:
+        return task.batch, f"usual for {task.title}: {task.source}"
     if arch.patches is not None:
         return 4096, "ViT pre-training, arXiv 2010.11929 table 3"
+    if task.batch_tokens is not None:
+        return 1 << max(0, round_log2(task.batch_tokens / seq_len)), f"usual for {task.title}: {task.source}"
     parameters = count_parameters(arch).total
     table = (*LONG_RUN_BATCH_TOKENS, *BATCH_TOKENS) if tokens is not None and tokens >= MANY_TOKENS else BATCH_TOKENS
     a_step, source = next((t, s) for limit, t, s in table if parameters < limit)

@@ -45,6 +45,7 @@ def _plan(plan: Plan[TrainingEstimate]) -> Document:
         },
         "cluster": {**cluster_document(goal.cluster), **own_hardware(goal.cluster)},
         "goal": {
+            "task": goal.task.name,
             "tokens": goal.wishes.tokens,
             "deadline_s": goal.wishes.deadline_s,
             "budget_usd": goal.wishes.budget_usd,
@@ -85,6 +86,7 @@ def _fit(fit: Fit[TrainingEstimate]) -> Document:
     return {
         "model": {"id": goal.arch.id, "name": goal.arch.name, "parameters": fit.parameters},
         "cluster": cluster_document(fit.cluster),
+        "task": goal.task.name,
         "seq_len": goal.seq_len,
         "global_batch": goal.global_batch,
         "assumed": goal.assumed,

@@ -46,7 +46,9 @@ def check_fit(arch: Architecture, cluster: Cluster, wishes: Wishes, today: datet
     What the wishes leave open is taken plainly: micro-batch 1, no sharding, no recompute, nothing
     offloaded. Raises LayoutError, InputError and UnpredictableError.
     """
-    goal = make_goal(arch, cluster, wishes, fine_tuning=True)
+    if wishes.task is None and not wishes.fine_tuning:
+        wishes = replace(wishes, task="full")
+    goal = make_goal(arch, cluster, wishes)
     return _at_level(goal, _tuned_fit(goal, today))
 
 

@@ -23,13 +23,15 @@ from gpuwise.plan.defaults import (
     unfused_attention,
 )
 from gpuwise.predict.kernels.run_formats import default_precision
-from gpuwise.units import LARGEST_COUNT, LONGEST_SEQUENCE
+from gpuwise.units import LARGEST_COUNT, LONGEST_SEQUENCE, format_count
 from gpuwise.workload.adapters import DEFAULT_TARGETS, adapted_products
 from gpuwise.workload.blocks.point import NF4_BYTES_PER_PARAMETER
 from gpuwise.workload.changes.strategy import LORA_RANK, LOW_PRECISION
 from gpuwise.workload.optimizer import BITSANDBYTES, parameter_bytes
 from gpuwise.workload.stacks.stack import HIDDEN_EXPERTS_SINCE, find_stack, in_year, releases
 from gpuwise.workload.strategy import CHOICES, COLUMNS, DEGREES, NEUTRAL, OPTIONS, Strategy
+from gpuwise.workload.tasks import FEWEST_TOKENS, Task, find_task, task_of_method, tasks
+from gpuwise.workload.transformer.parameters import count_parameters
 
 RISK = 0.1
 """Default for the maximum accepted probability of running out of memory."""
@@ -58,6 +60,8 @@ class Wishes:
     """Weights and gradients in 16 bits, without fp32 copies."""
     step_in_backward: bool = False
     offload_parameters: bool = False
+    task: str | None = None
+    """What it is for, of :func:`gpuwise.workload.tasks.tasks`; ``None``: judged by adapters and tokens."""
     stack: str | None = None
     year: int | None = None
     """Year of the software; ``None``: that of the published run that the goal is, else today's."""
@@ -107,6 +111,7 @@ class Goal:
     bases: tuple[Strategy, ...]
     wishes: Wishes
     assumed: tuple[str, ...]
+    task: Task
     year: int | None = None
     """Year of the software; ``None``: today's."""
 
@@ -214,20 +219,37 @@ def _choices_hint(name: str, value: str) -> str:
     return (f"did you mean {near[0]!r}? " if near else "") + "it is one of " + ", ".join(CHOICES[name])
 
 
-def make_goal(arch: Architecture, cluster: Cluster, wishes: Wishes, *, fine_tuning: bool | None = None) -> Goal:
-    """Fill the gaps of ``wishes``; ``fine_tuning`` chooses whose habits fill them (by default: whether
-    there are adapters).
+def task_of(arch: Architecture, wishes: Wishes) -> tuple[Task, str]:
+    """What is asked for, and where that is a guess that surprises, the words for it. Raises UnknownNameError, InputError."""
+    method = tasks()["qlora" if wishes.quantized_base else "lora"] if wishes.fine_tuning else None
+    if wishes.task is None and method is not None:
+        return method, ""
+    if wishes.task is not None:
+        task = find_task(wishes.task)
+        if task.method != (method.method if method else "full"):
+            raise InputError(f"{task.title} with {method.title if method else 'every weight trained'}", hint="leave one out")
+        return task, ""
+    n = count_parameters(arch).active
+    if wishes.tokens is None or arch.patches is not None or wishes.tokens >= FEWEST_TOKENS * n:
+        return tasks()["pretrain"], ""
+    words = f"{format_count(wishes.tokens)} tokens for {format_count(n)} parameters"
+    return tasks()["full"], f"taken as full fine-tuning: {words}, --for pretrain to change"
+
+
+def make_goal(arch: Architecture, cluster: Cluster, wishes: Wishes) -> Goal:
+    """Fill the gaps of ``wishes`` as is usual for the task.
 
     Raises InputError, UnknownNameError or UnpredictableError on wishes that cannot be met.
     """
     check_wishes(wishes)
+    task, guess = task_of(arch, wishes)
     check_trainable(arch, base_in_4_bits=wishes.quantized_base)
     cluster = with_host_memory(cluster, wishes.host_memory_bytes)
-    tuning = wishes.fine_tuning if fine_tuning is None else fine_tuning
-    assumed = [words for words in (arch.assumption, cluster.assumption) if words]
+    tuning = task.checkpoint
+    assumed = [words for words in (arch.assumption, cluster.assumption, guess) if words]
     seq_len = wishes.seq_len
     if seq_len is None:
-        seq_len, why = default_seq_len(arch, fine_tuning=tuning)
+        seq_len, why = default_seq_len(arch, task)
         assumed.append(f"sequence length {seq_len:,} ({why})")
     elif seq_len > arch.max_seq_len and arch.position == "learned":
         raise InputError(
@@ -236,7 +258,7 @@ def make_goal(arch: Architecture, cluster: Cluster, wishes: Wishes, *, fine_tuni
         )
     global_batch = wishes.global_batch
     if global_batch is None:
-        global_batch, why = _batch(arch, cluster, seq_len, tuning, wishes.tokens)
+        global_batch, why = _batch(arch, cluster, seq_len, task, wishes.tokens)
         if wishes.step_in_backward:
             global_batch = cluster.n_accelerators * int(wishes.fixed.get("micro_batch", 1))
             why = "one micro-batch on each accelerator: an update in the backward pass accumulates nothing"
@@ -304,7 +326,7 @@ def make_goal(arch: Architecture, cluster: Cluster, wishes: Wishes, *, fine_tuni
     bases = tuple(
         _halved(one) if wishes.half_weights or (recipe and one.precision in ("fp16", "bf16")) else one for one in formed
     )
-    return Goal(arch, cluster, seq_len, global_batch, bases, wishes, tuple(assumed), year)
+    return Goal(arch, cluster, seq_len, global_batch, bases, wishes, tuple(assumed), task, year)
 
 
 def formats_of(asked: tuple[str, ...], accelerator: Accelerator) -> tuple[str, ...]:
@@ -355,6 +377,7 @@ def as_asked(goal: Goal, strategy: Strategy) -> Strategy:
     same = strategy.precision == base.precision
     asked = replace(
         wishes,
+        task=goal.task.name if goal.task.method == task_of_method(strategy).method else task_of_method(strategy).name,
         seq_len=goal.seq_len,
         global_batch=goal.global_batch,
         precision=wishes.precision if same else (strategy.precision,),
@@ -371,7 +394,7 @@ def as_asked(goal: Goal, strategy: Strategy) -> Strategy:
         fused_loss=strategy.fused_loss or None,
         fixed={**wishes.fixed, **offloads},
     )
-    taken = make_goal(goal.arch, goal.cluster, asked, fine_tuning=True).bases[0]
+    taken = make_goal(goal.arch, goal.cluster, asked).bases[0]
     fields = ("stack", "master_weights", "gradient_dtype", "fused_attention", "offload_parameters")
     return strategy.with_(**{name: getattr(taken, name) for name in fields})
 
@@ -407,9 +430,11 @@ def _halved(base: Strategy) -> Strategy:
     return LOW_PRECISION.apply(base, form)
 
 
-def _batch(arch: Architecture, cluster: Cluster, seq_len: int, fine_tuning: bool, tokens: float | None) -> tuple[int, str]:
-    """The default batch, moved to one that the cluster's devices divide."""
-    usual, why = default_global_batch(arch, seq_len, fine_tuning=fine_tuning, tokens=tokens)
+def _batch(arch: Architecture, cluster: Cluster, seq_len: int, task: Task, tokens: float | None) -> tuple[int, str]:
+    """The default batch, moved to one that the cluster's devices divide; adapters have no other layout than a sequence each."""
+    usual, why = default_global_batch(arch, seq_len, task, tokens=tokens)
     n = cluster.n_accelerators
+    if task.method != "full" and n > usual:
+        return n, f"one for each of {n:,} accelerators"
     batch = batch_for_devices(usual, n)
     return batch, why if batch == usual else why + f", {usual:,} moved to suit {n:,} accelerators"

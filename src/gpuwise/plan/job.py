@@ -40,6 +40,7 @@ def job_of(plan: Plan[TrainingEstimate]) -> Job:
         goal.wishes.tokens,
         interval,
         step_s,
+        task=goal.task,
         packed=goal.wishes.packed_document_len,
     )
 

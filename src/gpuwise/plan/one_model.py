@@ -29,6 +29,7 @@ from gpuwise.serve.processor import token_time
 from gpuwise.serve.replica import EngineReplica, NoReplica, Replica, most_ranks, serve
 from gpuwise.serve.splits import tensor_degrees, why_refused
 from gpuwise.units import HOUR_S, format_bytes, format_duration
+from gpuwise.workload.tasks import tasks
 from gpuwise.workload.transformer.parameters import count_parameters
 from gpuwise.workload.transformer.tables import model_flop_per_token
 
@@ -129,12 +130,12 @@ def train(
 
     if not 1 <= tokens <= LONGEST:
         raise InputError(f"{tokens:g} tokens", hint="from 1 to 1e18, like 300B")
-    length = seq_len or default_seq_len(arch, fine_tuning=False)[0]
+    length = seq_len or default_seq_len(arch, tasks()["pretrain"])[0]
     if length > arch.max_seq_len:
         raise InputError(f"{arch.name} takes up to {arch.max_seq_len:,} tokens", hint="give a shorter --seq")
     tokens = max(tokens, float(length))
     base = None if against is None else _cpu_train(against, arch, tokens, length)
-    wishes = Wishes(tokens=tokens, seq_len=length, precision=(precision,) if precision else ())
+    wishes = Wishes(task="pretrain", tokens=tokens, seq_len=length, precision=(precision,) if precision else ())
     rows: list[ModelRow] = []
     for target in on:
         cpu = isinstance(target, Cpu)
@@ -209,7 +210,7 @@ def _how(replica: Replica, form: str, why: str) -> tuple[str, ...]:
 
 def _cpu_train(cpu: Cpu, arch: Architecture, tokens: float, length: int) -> ModelRow:
     fastest = max(("fp32", "bf16"), key=lambda d: cpu.peak_flop_per_s.get(d, 0.0))
-    batch, _ = default_global_batch(arch, length, fine_tuning=False, tokens=tokens)
+    batch, _ = default_global_batch(arch, length, tasks()["pretrain"], tokens=tokens)
     time = processor.training_time(cpu, arch, tokens, length, tokens_per_step=min(tokens, batch * length), dtype=fastest)
     price = cpu.usd_per_hour
     cost = None if price is None else time.time_s.scaled(price / HOUR_S)

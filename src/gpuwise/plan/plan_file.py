@@ -31,6 +31,7 @@ from gpuwise.plan.space.conditions import Setting
 from gpuwise.plan.space.rules import check_strategy
 from gpuwise.units import LONGEST_S, LONGEST_SEQUENCE
 from gpuwise.workload.strategy import CHOICES, DEGREES, Strategy
+from gpuwise.workload.tasks import tasks
 
 HINT = "give what `gpuwise plan MODEL --on GPUS --json` printed"
 MOST_TOKENS = 1e18
@@ -56,6 +57,7 @@ _Seconds = Annotated[float, msgspec.Meta(gt=0.0, le=LONGEST_S)]
 class _Goal(msgspec.Struct, frozen=True):
     seq_len: Annotated[int, msgspec.Meta(ge=1, le=LONGEST_SEQUENCE)]
     tokens: Annotated[float, msgspec.Meta(gt=0.0, le=MOST_TOKENS)] | None = None
+    task: Literal[tuple(tasks())] = "pretrain"  # type: ignore[valid-type]
     packed: Annotated[int, msgspec.Meta(ge=1, le=LONGEST_SEQUENCE)] | None = None
     """Mean length of packed documents."""
 
@@ -95,7 +97,8 @@ def job_of_document(document: Mapping[str, Any], file: str = "the plan") -> Job:
     strategy = msgspec.convert(plan.best.strategy, Strategy, from_attributes=True)
     goal, goodput = plan.goal, plan.best.goodput
     every = None if goodput is None else goodput.checkpoint_interval_s
-    job = Job(arch, cluster, strategy, goal.seq_len, goal.tokens, every, plan.best.step_time_s.expected, packed=goal.packed)
+    step_s = plan.best.step_time_s.expected
+    job = Job(arch, cluster, strategy, goal.seq_len, goal.tokens, every, step_s, tasks()[goal.task], packed=goal.packed)
     check_strategy(Setting.of(arch, cluster, strategy, goal.seq_len, strategy.global_batch), strategy)
     return job
 

@@ -20,6 +20,7 @@ from gpuwise.units import HOUR_S, format_count, format_duration
 from gpuwise.workload.optimizer import PAGED
 from gpuwise.workload.stacks.stack import find_stack
 from gpuwise.workload.strategy import Strategy
+from gpuwise.workload.tasks import FEW_UPDATES
 
 
 def unused(goal: Goal, s: Strategy) -> Iterator[str]:
@@ -113,19 +114,15 @@ def left_out(goal: Goal) -> Iterator[str]:
         yield "sound must be read and made into spectrograms as fast as it is used: the loader is not modelled"
 
 
-FEW_STEPS = 10
-"""Steps below which a run is no training but a trial."""
-
-
 def step_note(goal: Goal) -> Iterator[str]:
-    """Notes on a run of fewer than :data:`FEW_STEPS` steps, and the batch that would give that many."""
-    tokens, a_step = goal.wishes.tokens, goal.global_batch * goal.seq_len
-    if tokens is None or tokens >= FEW_STEPS * a_step:
+    """Notes on a run of fewer than :data:`FEW_UPDATES`, and the batch that would give that many."""
+    tokens, a_step, n = goal.wishes.tokens, goal.global_batch * goal.seq_len, goal.cluster.n_accelerators
+    if tokens is None or tokens >= FEW_UPDATES * a_step:
         return
-    steps = "less than one step" if tokens < a_step else f"{tokens / a_step:.1f} steps"
-    batch = int(tokens // (FEW_STEPS * goal.seq_len))
-    more = f": --global-batch {batch:,} makes {FEW_STEPS}" if batch else ""
-    yield f"{format_count(tokens)} tokens are {steps} of {format_count(a_step)} tokens{more}"
+    updates = "less than one update" if tokens < a_step else f"{tokens / a_step:.0f} updates"
+    batch = int(tokens // (FEW_UPDATES * goal.seq_len)) // n * n
+    more = f": --global-batch {batch} makes {tokens / (batch * goal.seq_len):.0f}" if batch else ""
+    yield f"{format_count(tokens)} tokens are {updates} of {format_count(a_step)} tokens{more}"
 
 
 def batch_note(goal: Goal) -> Iterator[str]:

@@ -66,7 +66,7 @@ def uses_document(
     }
     document["run"] = _run(arch, machine, context, weights)
     document["finetune"] = _trained(arch, machine.cluster, ADAPTERS)
-    document["train"] = _trained(arch, machine.cluster, (Wishes(),))
+    document["train"] = _trained(arch, machine.cluster, (Wishes(task="full"),))
     answered = [document["run"]] if "error" not in document["run"] else [document["finetune"], document["train"]]
     document["fits"] = any(part["fits"] for part in answered)
     return cast(Document, to_document(document))
@@ -104,7 +104,7 @@ def _trained(arch: Architecture, cluster: Cluster | None, ways: tuple[Wishes, ..
     refused: GpuwiseError | None = None
     for wishes in ways:
         try:
-            goal = make_goal(arch, cluster, wishes, fine_tuning=True)
+            goal = make_goal(arch, cluster, wishes)
             for strategy in _strategies(goal):
                 estimate = estimate_all(goal, [strategy])[0]
                 if estimate.fits and estimate.fit_probability >= 1 - wishes.risk:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
@@ -20,10 +20,9 @@ if TYPE_CHECKING:
 else:
     Shown = options_shown("fit")
 
-Purpose = Literal["run", "finetune", "train"]
-OWN_PARTS: dict[Purpose, frozenset[str]] = {
+OWN_PARTS: dict[str, frozenset[str]] = {
     "run": frozenset({"formats", "speeds", "measured", "changes", "start"}),
-    "train": frozenset({"ways", "step", "tried", "gpus"}),
+    "full": frozenset({"ways", "step", "tried", "gpus"}),
 }
 """Parts that the answer of one use alone has: asking for one means that use."""
 
@@ -32,7 +31,6 @@ def fit(
     model: Annotated[str, Parameter(metavar="MODEL")],
     *arguments: str,
     on: Annotated[str | None, Parameter(show_default="this", metavar="DEVICE")] = None,
-    purpose: Annotated[Purpose | None, Parameter(name="--for", metavar="run|finetune|train")] = None,
     context: Annotated[Length | None, Parameter(show_default="8192, or the model's", metavar="TOKENS")] = None,
     weights: Annotated[str | None, Parameter(show_default="the best that fits", metavar="FORMAT")] = None,
     ram: Annotated[str | None, Parameter(metavar="MEMORY")] = None,
@@ -45,9 +43,9 @@ def fit(
     """What can I do with this model on this device: run it, adapt it, train it? What makes it fit?
 
     Without --for: all three, briefly. With it, one in full. Run: which format of the weights fits, how fast it writes and reads,
-    how long a context, what would change it, what starts it. Finetune: adapters (LoRA). Train: every weight; by default
+    how long a context, what would change it, what starts it. Finetune: adapters (LoRA). Full: every weight; by default
     micro-batch 1, no sharding, no recompute, no offload. An option that only training has (--seq, --lora, --optimizer ...) means
-    --for train where --for is missing. Your own code (train.py, train.py:make_step) is trained: it runs unmodified, without a
+    a training where --for is missing. Your own code (train.py, train.py:make_step) is trained: it runs unmodified, without a
     GPU, see the guide "Your own training script". Exit code 0 where it fits, 1 where it does not; without --for: where it can be
     run, and with options of a training always 0.
 
@@ -62,8 +60,6 @@ def fit(
     on
         The GPUs (4090, 8xH100-SXM, 2x8xH200, dgx-a100), a processor to run it on (Ryzen 7 5700G), or this: this machine, with the
         memory that is free now.
-    purpose
-        What for: run it on your own device (llama.cpp), finetune it (adapters: LoRA), or train every weight.
     context
         To run: tokens of context to fit.
     weights
@@ -73,10 +69,11 @@ def fit(
     json
         One JSON document on the last line of stdout.
     """
+    purpose, training = training.purpose, replace(training, purpose=None)
     if (drawn := _drawn(model, purpose)) is not None:
         return _job(drawn, on, ram, shown, json=json)
     options = training != LEFT_OPEN or fixed != NOTHING_FIXED or code != NO_CODE or bool(arguments) or is_own_code(model)
-    use = purpose or ("train" if options else _of_parts(shown))
+    use = purpose or ("own" if options else _of_parts(shown))
     if use in (None, "run"):
         refuse_own(code)
         refuse_arguments(arguments)
@@ -90,8 +87,7 @@ def fit(
                 f"{name} is for running", hint=f"add --for run; {other.get(name, 'of a training it is --precision')}"
             )
     device = on or "this"
-    if use == "finetune" and not (training.lora or fixed.qlora):
-        training = replace(training, lora=True)
+    training = replace(training, purpose=None if purpose == "train" else purpose)
     if is_own_code(model):
         from gpuwise.cli.step.fit import fit_own
 
@@ -107,7 +103,7 @@ def fit(
     return 1 if purpose is not None and not document["fits"] else 0
 
 
-def _of_parts(shown: Shown | None) -> Purpose | None:
+def _of_parts(shown: Shown | None) -> str | None:
     """The use that alone has a part that is asked for."""
     asked = set(() if shown is None else parts_shown(shown) or ())
     return next((use for use, parts in OWN_PARTS.items() if asked & parts), None)

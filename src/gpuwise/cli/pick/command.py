@@ -21,6 +21,7 @@ ALSO = {
     **dict.fromkeys(("serve", "serving", "inference", "chat"), "infer"),
     **dict.fromkeys(("fine-tune", "fine-tuning", "finetuning"), "finetune"),
     **dict.fromkeys(("training", "pretrain", "pretraining"), "train"),
+    "sft": "full",
     **dict.fromkeys(("embedding", "embeddings"), "embed"),
     **dict.fromkeys(("reranking",), "rerank"),
     **dict.fromkeys(("images", "image-generation", "diffusion"), "image"),
@@ -29,7 +30,7 @@ ALSO = {
     **dict.fromkeys(("learning",), "learn"),
 }
 """Other words for a purpose."""
-METHODS = ("lora", "qlora")
+METHODS = ("full", "lora", "qlora")
 """Words for a purpose that are fine-tuning by that method."""
 EXAMPLE = "llama-3.1-8b"
 EXAMPLES = {
@@ -247,9 +248,9 @@ def job_of(purpose: str, model: str | None, work: PickWork, within: Within) -> A
 def purpose_of(text: str, work: PickWork) -> tuple[str, PickWork]:
     """A purpose by any of its words; ``lora`` and ``qlora`` are ``finetune`` by that method. Raises InputError where another
     method was given."""
-    word = text.strip().lower()
+    word = ALSO.get(text.strip().lower(), text.strip().lower())
     if word not in METHODS:
-        return ALSO.get(word, word), work
+        return word, work
     if work.method not in (None, word):
         raise InputError(f"--for {word} with --method {work.method}", hint="write --for finetune, and the method you mean")
     return "finetune", replace(work, method=word)

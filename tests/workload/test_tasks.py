@@ -1,0 +1,65 @@
+"""Tasks by name, and the guess where none is named."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpuwise.errors import InputError, UnknownNameError
+from gpuwise.export.job import Job
+from gpuwise.facts.hardware.naming import find_cluster
+from gpuwise.facts.models.catalogue import find_model
+from gpuwise.plan.goal import Wishes, make_goal, task_of
+from gpuwise.plan.unused import step_note
+from gpuwise.workload.strategy import Strategy
+from gpuwise.workload.tasks import find_task, tasks
+
+MISTRAL = find_model("mistral-7b")
+
+
+@pytest.mark.parametrize(
+    ("wishes", "name"),
+    [
+        (Wishes(), "pretrain"),
+        (Wishes(tokens=15e9), "pretrain"),
+        (Wishes(tokens=50e6), "full"),
+        (Wishes(tokens=50e6, task="train"), "pretrain"),
+        (Wishes(tokens=50e9, lora_rank=16), "lora"),
+        (Wishes(quantized_base=True), "qlora"),
+        (Wishes(lora_rank=8, task="finetune"), "lora"),
+    ],
+)
+def test_a_task_is_taken_from_the_words_or_judged_by_adapters_and_tokens(wishes: Wishes, name: str) -> None:
+    task, guess = task_of(MISTRAL, wishes)
+    assert task.name == name
+    assert ("taken as" in guess) == (wishes.tokens == 50e6 and wishes.task is None)
+
+
+def test_words_of_tasks_are_unambiguous() -> None:
+    words = [word for task in tasks().values() for word in (task.name, *task.also)]
+    assert len(words) == len(set(words))
+    with pytest.raises(UnknownNameError, match="pretrian"):
+        find_task("pretrian")
+    with pytest.raises(InputError, match="LoRA fine-tuning with every weight trained"):
+        task_of(MISTRAL, Wishes(task="lora"))
+
+
+def test_batch_and_sequence_length_are_those_of_the_task() -> None:
+    goal = make_goal(MISTRAL, find_cluster("8xH100-SXM"), Wishes(tokens=50e6))
+    assert (goal.task.name, goal.seq_len, goal.global_batch) == ("full", 4096, 128)
+    assert any("95 updates" in note and "--global-batch 120" in note for note in step_note(goal))
+    assert goal.bases[0].stack == "deepspeed"
+    assert make_goal(MISTRAL, find_cluster("4090"), Wishes(quantized_base=True)).global_batch == 16
+    assert make_goal(MISTRAL, find_cluster("128xH100-SXM"), Wishes(lora_rank=16)).global_batch == 128
+    assert make_goal(MISTRAL, find_cluster("8xH100-SXM"), Wishes(task="continue")).global_batch == 1024
+
+
+@pytest.mark.parametrize(("updates", "every"), [(20, 20), (153, 77), (10_000, 100)])
+def test_the_last_checkpoint_is_at_the_end(updates: int, every: int) -> None:
+    s = Strategy(stack="trainer")
+    job = Job(MISTRAL, find_cluster("4090"), s, 4096, updates * 4096.0, 100.0 if updates > 200 else 80.0, 1.0)
+    assert job.save_every == every
+
+
+def test_a_job_has_the_learning_rate_of_its_task() -> None:
+    job = Job(MISTRAL, find_cluster("4090"), Strategy(), 4096, task=tasks()["full"])
+    assert job.learning_rate == 2e-5
