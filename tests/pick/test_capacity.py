@@ -84,7 +84,7 @@ def test_the_full_answer_is_of_the_first_option() -> None:
     for dearer, answered in ((1.0, 1), (100.0, 2), (None, 2)):
         asked.clear()
         finished.clear()
-        found, answer = ranked.answered(partial(ask, dearer=dearer), demand, AMD)
+        found, answer = ranked.answered(partial(ask, dearer=dearer), LOAD, targets, demand, AMD)
         assert len(asked) == answered
         assert finished == asked[-1:]
         assert found.options[0].name == asked[-1] == cast("SimpleNamespace", answer).name

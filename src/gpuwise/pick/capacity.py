@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import datetime
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import cast
 
@@ -33,13 +33,13 @@ from gpuwise.pick.limits import Limits
 from gpuwise.pick.owning import Terms, bill
 from gpuwise.predict.estimate import Estimate, to_document
 from gpuwise.serve.capacity.answer import Capacity, Draft, check_model
-from gpuwise.serve.capacity.configurations import SLOW_LINKS, Requirements
+from gpuwise.serve.capacity.configurations import SLOW_LINKS, Requirements, refined
 from gpuwise.serve.capacity.document import fleet_document
-from gpuwise.serve.capacity.fleet import Demand, Fleet, about, fleet_for
+from gpuwise.serve.capacity.fleet import Demand, Fleet, about, accelerators_of, fleet_for
 from gpuwise.serve.capacity.mixed import Kind, MixedFleet, mixed_fleet
 from gpuwise.serve.capacity.rate import Limit
 from gpuwise.serve.capacity.reliable import STEEP_WORDS, WIDER, is_steep, steep_rate, wider_by
-from gpuwise.serve.capacity.search import contends, least_ranks, search, with_slots
+from gpuwise.serve.capacity.search import carries, contends, least_ranks, search, with_slots
 from gpuwise.serve.engines.engine import LOCAL_ENGINE, engine_runs
 from gpuwise.serve.load.load import Load
 from gpuwise.serve.load.targets import Target
@@ -94,6 +94,19 @@ class Option:
         tokens)."""
         return self.per_million if not self.asked else math.inf if self.fleet.usd_per_hour is None else self.fleet.usd_per_hour
 
+    def may_cost_less(self, than: float, load: Load, targets: Sequence[Target]) -> bool:
+        """Whether its layout keeps ``targets``, with any option of the engine, at a rate that brings its key below ``than``."""
+        own, rate = self.limit.configuration, self.limit.rate_per_s
+        if self.asked:
+            usd = self.key / self.fleet.cluster.n_accelerators
+            copies = next(
+                (n for n in range(self.fleet.copies_peak, 0, -1) if usd * accelerators_of(own.system, own.ranks, n) < than), 0
+            )
+            needed = self.fleet.peak_per_s / copies if copies else math.inf
+        else:
+            needed = rate * self.key / than
+        return any(carries(c, load, needed, targets, REQUESTS) for c in (own, *refined(own)))
+
 
 @dataclass(frozen=True, slots=True)
 class CapacityExclusion:
@@ -114,34 +127,41 @@ class CapacityRanking:
     mixed: MixedFleet | None = None
     """A cheaper fleet of two kinds; None where none is."""
 
-    def with_answer(self, limit: Limit | None, fleet: Fleet | None, demand: Demand, limits: Limits) -> CapacityRanking:
-        """The first option after a longer simulation and a search of the engine's options: at its new rank, or dropped if it
-        no longer meets the targets, together with the fleet of two kinds."""
-        first, *others = self.options
+    def with_answer(
+        self, option: Option, limit: Limit | None, fleet: Fleet | None, demand: Demand, limits: Limits
+    ) -> CapacityRanking:
+        """``option`` after a longer simulation and a search of the engine's options: at its new rank, or dropped if it no longer
+        meets the targets, together with the fleet of two kinds."""
+        others = [o for o in self.options if o.name != option.name]
         if limit is None or fleet is None:
-            left_out = (*self.left_out, CapacityExclusion(first.name, "misses the targets where it is simulated at length"))
+            left_out = (*self.left_out, CapacityExclusion(option.name, "misses the targets where it is simulated at length"))
             return replace(self, options=tuple(others), left_out=left_out, mixed=_mixed(others, demand, limits))
-        first = replace(first, limit=limit, fleet=fleet)
-        options = tuple(sorted((first, *others), key=lambda o: o.key))
+        options = tuple(sorted((replace(option, limit=limit, fleet=fleet), *others), key=lambda o: o.key))
         return replace(self, options=options, mixed=_mixed(options, demand, limits))
 
-    def answered(self, ask: Callable[[Option], Draft], demand: Demand, limits: Limits) -> tuple[CapacityRanking, Capacity]:
-        """The options and the full answer of the first, ranked by that answer: if a longer simulation makes an option more
-        expensive than the next, the next is simulated too. Only the one that stays first is completed."""
+    def answered(
+        self, ask: Callable[[Option], Draft], load: Load, targets: Sequence[Target], demand: Demand, limits: Limits
+    ) -> tuple[CapacityRanking, Capacity]:
+        """The options and the full answer of the cheapest. The first is simulated at length, and then every other that may cost
+        less; only the one that is first in the end is completed."""
         ranked, drafts = self, dict[str, Draft]()
-        while ranked.options and ranked.options[0].name not in drafts:
-            name = ranked.options[0].name
-            draft = drafts[name] = ask(ranked.options[0])
-            ranked = ranked.with_answer(draft.limit, None if draft.limit is None else draft.fleet(), demand, limits)
-        name = (ranked.options or self.options)[0].name
-        answer = drafts[name].completed(suggest=False)
+        while (option := ranked._to_ask(drafts, load, targets)) is not None:
+            draft = drafts[option.name] = ask(option)
+            ranked = ranked.with_answer(option, draft.limit, None if draft.limit is None else draft.fleet(), demand, limits)
+        first = (ranked.options or self.options)[0]
+        answer = drafts[first.name].completed(suggest=False)
         if answer.served is not None:
-            return ranked.with_answer(answer.served.limit, answer.served.fleet, demand, limits), answer
-        if ranked.options and ranked.options[0].name == name:
-            ranked = ranked.with_answer(None, None, demand, limits)
+            return ranked.with_answer(first, answer.served.limit, answer.served.fleet, demand, limits), answer
         if ranked.options:
-            return ranked.answered(lambda option: drafts.get(option.name) or ask(option), demand, limits)
-        return ranked, drafts[name].completed()
+            ranked = ranked.with_answer(first, None, None, demand, limits)
+        if ranked.options:
+            return ranked.answered(lambda option: drafts.get(option.name) or ask(option), load, targets, demand, limits)
+        return ranked, drafts[first.name].completed()
+
+    def _to_ask(self, asked: Collection[str], load: Load, targets: Sequence[Target]) -> Option | None:
+        """The first option, or the first of the others that may cost less; None once all of these are ``asked``."""
+        others = (o for o in self.options[1:] if o.name not in asked and o.may_cost_less(self.options[0].key, load, targets))
+        return next(others, None) if not self.options or self.options[0].name in asked else self.options[0]
 
 
 @dataclass(frozen=True, slots=True)

@@ -202,9 +202,7 @@ def capacity(
         asked = replace(asked, workload=None, trace=Path(asked.workload or ""))
     arch = _served(model, asked.workload)
     # not before: a name that is refused does without them
-    from gpuwise.cli.answer import ROWS
     from gpuwise.facts.models.architecture import Architecture
-    from gpuwise.report.answers.serving import WEAK_GAIN
     from gpuwise.serve.capacity.answer import Question
     from gpuwise.serve.passes.capacity import WORKLOADS, usual_workload
 
@@ -232,7 +230,7 @@ def capacity(
         targets = () if asked.slo is None else targets
         return _in_flight(arch, on, load, targets, asked.concurrency, wanted, held, shown, json=json, html=html)
     ranked = None
-    strongest = None if json or html is not None or shows_part(shown, "changes") else (ROWS, WEAK_GAIN)
+    explain = None if quick else json or html is not None or shows_part(shown, "changes")
     if on is not None and (held.buy or held.form is not None or held.max_watts is not None):
         raise InputError("--buy, --form and --max-watts search for hardware, and --on names it", hint="leave one of them out")
     if on is None:
@@ -249,8 +247,8 @@ def capacity(
             own = option.usd_per_accelerator_hour if option.how != "rent" else None
             return _answer(Question(arch, option.cluster, load, targets, demand, today, engine, own))
 
-        ranked, answer = ranked.answered(ask, demand, within)
-        answer = answer if quick else _finished(answer, strongest=strongest)
+        ranked, answer = ranked.answered(ask, load, targets, demand, within)
+        answer = _finished(answer, explain)
         if answer.served is not None:
             answer = replace(answer, cluster=answer.served.fleet.cluster)  # fewer accelerators were not requested
     else:
@@ -261,9 +259,8 @@ def capacity(
             from gpuwise.cli.capacity.measure import learnt
 
             wanted = replace(wanted, slowdown=learnt(arch.id, wanted.engine, cluster.accelerator.id))
-        explain = not quick and sent.measure is None
         whole = Question(arch, cluster, load, targets, demand, today, wanted, held.price, held.provider)
-        answer = _finished(_enough(on, whole), explain=explain, strongest=strongest)
+        answer = _finished(_enough(on, whole), None if sent.measure is not None else explain)
     if sent.measure is not None:
         from gpuwise.cli.capacity.measure import measure_server
         from gpuwise.serve.measure.run import Bounds
@@ -645,10 +642,13 @@ def _answer(asked: Question) -> Draft:
         return draft_on(asked, say)
 
 
-def _finished(answer: Draft | Capacity, *, explain: bool = True, strongest: tuple[int, float] | None = None) -> Capacity:
+def _finished(answer: Draft | Capacity, explain: bool | None) -> Capacity:
+    """The answer, with what single changes would bring: with ``explain`` False where nothing serves the load, with None never."""
     from gpuwise.cli.progress import progress
     from gpuwise.serve.capacity.answer import Draft, explained
 
     with progress("simulating") as say:
         whole = answer.completed() if isinstance(answer, Draft) else answer
-        return explained(whole, say, strongest=strongest) if explain else whole
+        if explain is False and whole.served is not None:
+            return replace(whole, changes=None)
+        return whole if explain is None else explained(whole, say)

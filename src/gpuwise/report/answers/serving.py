@@ -85,7 +85,7 @@ def capacity_answer(document: Mapping[str, Any], budget_usd_per_hour: float | No
         list(_figures(d, served, load, each, asked)),
         [
             *ranked,
-            *_changes(d["changes"], first=True),
+            *_changes(d["changes"]),
             Section("latency", TITLES["latency"], [_latency(load)]),
             Section("rates", TITLES["rates"], [*_curve(served), _rates(served["curve"])]),
             Section("limits", TITLES["limits"], [_limits(served)]),
@@ -275,7 +275,7 @@ def _missed(d: At, ranked: list[Section], assumed: list[str]) -> Answer:
         [
             *ranked,
             *nearest,
-            *_changes(d["changes"], first=True, missed=True),
+            *_changes(d["changes"], missed=True),
             *_front(d["pareto"]),
         ],
         Command("With targets that are kept", sets={"slo": slo}) if slo else None,
@@ -331,8 +331,8 @@ def _kind(k: At) -> str:
     return f"{n} replicas on {k['accelerators'].text} {k['name'].text}, {share:.0f} % of the requests"
 
 
-def _changes(place: At, *, first: bool, missed: bool = False) -> Iterator[Section]:
-    """What single changes would bring, those that matter first."""
+def _changes(place: At, *, missed: bool = False) -> Iterator[Section]:
+    """What single changes would bring, those that matter first; on the first screen where nothing serves the load."""
     rows: list[Row] = []
     strong = [c for c in place if c["requests_per_s"].value is not None and abs(c["gain"].number) >= WEAK_GAIN]
     weak = [c for c in place if c["requests_per_s"].value is not None and c not in strong]
@@ -357,8 +357,8 @@ def _changes(place: At, *, first: bool, missed: bool = False) -> Iterator[Sectio
         Column("TTFT alone"),
         Column("", under=True),
     ]
-    if rows:
-        yield Section("changes", TITLES["changes"], [Table(TITLES["changes"], columns, rows)], first=first)
+    if rows or place.value is None:  # not worked out: named for who asks
+        yield Section("changes", TITLES["changes"], [Table(TITLES["changes"], columns, rows)], first=missed)
 
 
 def _gain(gain: float) -> str:

@@ -24,7 +24,6 @@ from gpuwise.serve.capacity.fleet import Demand, Fleet, about, fleet_for
 from gpuwise.serve.capacity.rate import (
     FINAL_REQUESTS,
     RESOLUTION,
-    SEARCH_REQUESTS,
     Limit,
     Point,
     curve,
@@ -32,6 +31,7 @@ from gpuwise.serve.capacity.rate import (
     largest_rate,
     operate,
     rate_estimate,
+    with_missed,
 )
 from gpuwise.serve.capacity.reliable import (
     FURTHER,
@@ -140,7 +140,8 @@ class Capacity(Shown):
     miss: Miss | None
     considered: tuple[Assessment, ...]
     pareto: tuple[tuple[Configuration, Point], ...]
-    changes: tuple[Change, ...]
+    changes: tuple[Change, ...] | None
+    """None: left for who asks for them."""
     notes: tuple[str, ...]
 
     @property
@@ -184,7 +185,7 @@ class Draft:
     miss: Miss | None = None
     """Result that meets the targets by chance only."""
 
-    def fleet(self, each: Estimate | None = None, e2e_s: float | None = None) -> Fleet:
+    def fleet(self, each: Estimate | None = None, e2e_s: tuple[float, float] | None = None) -> Fleet:
         """The fleet for the demand, of replicas of ``each`` (None: the limit, in any weight format)."""
         assert self.limit is not None
         q = self.question
@@ -234,26 +235,25 @@ def draft_on(question: Question, progress: Callable[[str], None] = lambda words:
     load, wanted = with_slots(question.load, question.wanted)
     q = replace(question, load=load)
 
-    def looked(targets: Sequence[Target]) -> Search:
-        n, resolution = (SEARCH_REQUESTS, RESOLUTION) if refine else (ROUGH_REQUESTS, ROUGH_RESOLUTION)
+    def looked(targets: Sequence[Target], *, refine: bool) -> Search:
+        n, resolution = (q.n, RESOLUTION) if refine else (ROUGH_REQUESTS, ROUGH_RESOLUTION)
         common = (q.arch, q.cluster, load, targets, wanted)
         return search(*common, demand=q.demand, n=n, resolution=resolution, refine=refine, progress=progress)
 
-    found = looked(q.targets)
+    found = looked(q.targets, refine=refine)
     if found.error is not None:
         raise found.error
     progress("the best of them")
-    limit = None
-    if found.best is not None:
-        limit = largest_rate(found.best.configuration, load, q.targets, n=q.n, guess_per_s=found.best.rate_per_s)
+    limit = found.best
+    if limit is not None and refine:
+        limit = with_missed(limit, load, q.targets, q.n)
+    elif limit is not None:
+        limit = largest_rate(limit.configuration, load, q.targets, n=q.n, guess_per_s=limit.rate_per_s)
     if limit is None or limit.best is None:
         return Draft(q, found, None)
 
     def wider() -> Limit | None:
-        targets = wider_by(q.targets, WIDER)
-        best = looked(targets).best
-        guess = None if best is None else best.rate_per_s
-        return best and largest_rate(best.configuration, load, targets, n=q.n, guess_per_s=guess, with_missed=False)
+        return looked(wider_by(q.targets, WIDER), refine=False).best
 
     if is_steep(limit, found, q.cluster, q.demand, wider):
         return Draft(q, found, None, Miss(limit, STEEP_WORDS))
@@ -281,15 +281,13 @@ def capacity_on(question: Question, *, explain: bool = True, progress: Callable[
 def explained(
     answer: Capacity,
     progress: Callable[[str], None] = lambda words: None,
-    *,
-    strongest: tuple[int, float] | None = None,
 ) -> Capacity:
-    """The answer with what single changes would bring; ``strongest`` as in :func:`~gpuwise.serve.capacity.changes.changes`."""
+    """The answer with what single changes would bring."""
     progress("what changes would bring")
     if answer.served is not None:
         each, own = answer.served.each.expected, answer.served.configuration
         searched = next((a.limit for a in answer.considered if a.configuration == own), None)
-        return replace(answer, changes=changes(own, answer.load, answer.targets, each, searched=searched, strongest=strongest))
+        return replace(answer, changes=changes(own, answer.load, answer.targets, each, searched=searched))
     if answer.miss is None:
         return answer
     return replace(answer, changes=changes(answer.miss.limit.configuration, answer.load, answer.targets))
@@ -312,13 +310,19 @@ def _served(draft: Draft, limit: Limit) -> Recommendation:
     each = rate_estimate(limit, points, load, targets, n // 2)
     fleet = draft.fleet(each)
     share = fleet.peak_per_s / fleet.copies_peak
-    closed = _closed(q.demand, fleet)
+    closed, seen = _closed(q.demand, q.demand.peak_over_mean, fleet), (limit.alone, *points)
     if closed is None:
         point = operate(configuration, load, share, targets, n, settle=True)
     else:
         crowded = is_crowded(q.demand, limit)
-        point = _with_users(configuration, load, closed, (limit.alone, *points), targets, n, crowded=crowded)
-        fleet = draft.fleet(each, point.run.mean("e2e"))
+        point = _with_users(configuration, load, closed, seen, targets, n, crowded=crowded)
+        usual = _closed(q.demand, 1.0, fleet)
+        assert usual is not None
+        rate = _loop_rate(usual, seen)
+        if crowded:
+            rate = in_loop(configuration, load, usual, targets, rate, n).rate_per_s
+        at_peak_s = point.run.mean("e2e")
+        fleet = draft.fleet(each, (min(usual.users / rate - usual.think_s, at_peak_s), at_peak_s))
         share = point.rate_per_s
     return Recommendation(
         limit,
@@ -357,11 +361,7 @@ def _with_users(
 ) -> Point:
     """A replica with its users, at the rate that results from the answer times on the curve of ``points``. Few users wait for
     each other, and so do ``crowded`` ones; many, with different pauses, act like a rate."""
-    open_ones = [p for p in points if not p.saturated]
-    rates, e2e_s = [p.rate_per_s for p in open_ones], [p.run.mean("e2e") for p in open_ones]
-    rate = closed.users / (closed.think_s + e2e_s[0])
-    for _ in range(CURVE_ROUNDS):
-        rate = (rate + closed.users / (closed.think_s + float(np.interp(rate, rates, e2e_s)))) / 2.0
+    rate = _loop_rate(closed, points)
     if configuration.apart is None and (crowded or closed.users < MANY_USERS):
         return in_loop(configuration, load, closed, targets, rate, n)
     point = operate(configuration, load, rate, targets, n)
@@ -373,11 +373,21 @@ def _with_users(
     return point
 
 
-def _closed(demand: Demand, fleet: Fleet) -> ClosedLoop | None:
-    """The users of one replica; None for a rate."""
+def _loop_rate(closed: ClosedLoop, points: Sequence[Point]) -> float:
+    """Requests per second of the users of ``closed``, from the answer times on the curve of ``points``."""
+    open_ones = [p for p in points if not p.saturated]
+    rates, e2e_s = [p.rate_per_s for p in open_ones], [p.run.mean("e2e") for p in open_ones]
+    rate = closed.users / (closed.think_s + e2e_s[0])
+    for _ in range(CURVE_ROUNDS):
+        rate = (rate + closed.users / (closed.think_s + float(np.interp(rate, rates, e2e_s)))) / 2.0
+    return rate
+
+
+def _closed(demand: Demand, over_mean: float, fleet: Fleet) -> ClosedLoop | None:
+    """The users of one replica at a time with ``over_mean`` times their mean number; None for a rate."""
     if demand.users is None:
         return None
-    return ClosedLoop(max(round(demand.users * demand.peak_over_mean / fleet.copies_peak), 1), demand.think_s)
+    return ClosedLoop(max(round(demand.users * over_mean / fleet.copies_peak), 1), demand.think_s)
 
 
 def _notes(question: Question, served: Recommendation | None) -> tuple[str, ...]:

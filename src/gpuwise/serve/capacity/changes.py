@@ -6,7 +6,6 @@ simulation, and its rate is that gain times the configuration's reported rate.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -15,7 +14,7 @@ from gpuwise.facts.hardware.naming import find_cluster
 from gpuwise.facts.hardware.systems import System
 from gpuwise.serve.capacity.configurations import SPLITS, Configuration, Requirements, copies_apart, holds, splits_of
 from gpuwise.serve.capacity.rate import Limit, full_rate, largest_rate
-from gpuwise.serve.capacity.search import linked, most_rate, way_of, ways_of
+from gpuwise.serve.capacity.search import linked, way_of, ways_of
 from gpuwise.serve.engines.engine import engine_runs
 from gpuwise.serve.engines.settings import Drafts, kept_on_code
 from gpuwise.serve.formats import FORMATS
@@ -62,34 +61,15 @@ def changes(
     n: int = CHANGE_REQUESTS,
     elsewhere: bool = True,
     searched: Limit | None = None,
-    strongest: tuple[int, float] | None = None,
 ) -> tuple[Change, ...]:
     """Each change alone, the best first; ``carried_per_s`` is the configuration's reported rate, None if it serves nothing.
-    ``searched``, its limit in a search, is the starting point of the search for its own limit. ``strongest`` is a number of
-    changes and a gain: once so many change the rate by at least that, others are simulated only while their closed form is
-    higher."""
+    ``searched``, its limit in a search, is the starting point of the search for its own limit."""
     own = None if carried_per_s is None else _limit(configuration, load, targets, n, searched)
-    ranks = configuration.ranks
-    # so few requests end before queues show: a short run may carry more than the closed form
-    over = 1.0 if own is None else max(own.rate_per_s / own.full_per_s, 1.0)
-    others = [
-        (over * most_rate(other, load, n) * ranks / other.ranks, name, kind, other)
-        for name, kind, other in _others(configuration, load, targets, n, elsewhere)
-    ]
-    found: list[Change] = []
-    for most, name, kind, other in others if strongest is None else sorted(others, key=lambda o: -o[0]):
-        if strongest is not None and most <= _last_of(found, *strongest):
-            break
-        found.append(_change(name, kind, other, ranks, load, targets, own, n))
+    others = _others(configuration, load, targets, n, elsewhere)
+    found = [_change(name, kind, other, configuration.ranks, load, targets, own, n) for name, kind, other in others]
     if carried_per_s is not None:
         found = [c if c.gain is None else replace(c, rate_per_s=carried_per_s * (1.0 + c.gain)) for c in found]
     return tuple(sorted(found, key=lambda c: (-(c.rate_per_s or 0.0), c.ttft_s or float("inf"), c.name)))
-
-
-def _last_of(found: Sequence[Change], count: int, gain: float) -> float:
-    """The rate of the last of the ``count`` best changes by at least ``gain``; minus infinity while there are fewer."""
-    strong = [c.rate_per_s or 0.0 for c in found if c.gain is not None and abs(c.gain) >= gain]
-    return sorted(strong, reverse=True)[count - 1] if len(strong) >= count else -math.inf
 
 
 def _others(

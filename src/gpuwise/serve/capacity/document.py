@@ -49,7 +49,7 @@ def capacity_document(answer: Capacity) -> dict[str, object]:
             "why": miss.why,
             "feasible": _feasible(miss),
         },
-        "changes": [_change(c) for c in answer.changes],
+        "changes": None if answer.changes is None else [_change(c) for c in answer.changes],
         "pareto": [point_document(c, p) | {"configuration": c.words} for c, p in answer.pareto],
         "considered": [_considered(c) for c in answer.considered],
         "notes": list(answer.notes),

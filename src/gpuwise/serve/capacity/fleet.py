@@ -98,22 +98,26 @@ def fleet_for(
     today: datetime.date,
     usd_per_hour: float | None = None,
     provider: str | None = None,
-    e2e_s: float | None = None,
+    e2e_s: tuple[float, float] | None = None,
     copies: int | None = None,
 ) -> Fleet:
     """Replicas of ``limit``'s configuration for ``demand``, rounded up to whole systems; without a demand, the maximum of
-    ``cluster``. Users send the next request after answers of ``e2e_s``; None: the time at the limit. ``copies`` are the
-    replicas for the peak, where they are known. Raises UnknownNameError for a provider that does not rent it."""
+    ``cluster``. Users send the next request after answers of ``e2e_s``, on average and at the peak; None: the time at the
+    limit. ``copies`` are the replicas for the peak, where they are known. Raises UnknownNameError for a provider that does not
+    rent it."""
     assert limit.best is not None
     run, ranks = limit.best.run, limit.configuration.ranks
     rate = demand.rate_for(run.mean("e2e"))
-    if rate is None:
+    peak_per_s = None if rate is None else rate * demand.peak_over_mean
+    if rate is None or peak_per_s is None:
         copies = max(copies_on(cluster, ranks), 1)
         rate = copies * each.expected / demand.peak_over_mean
-        now, peak = max(math.ceil(copies / demand.peak_over_mean - 1e-9), 1), copies
+        now, peak, peak_per_s = max(math.ceil(copies / demand.peak_over_mean - 1e-9), 1), copies, copies * each.expected
     else:
-        peak = copies or copies_for(rate * demand.peak_over_mean, each.expected)
-        rate = rate if e2e_s is None else demand.rate_for(e2e_s) or rate
+        peak = copies or copies_for(peak_per_s, each.expected)
+        if e2e_s is not None:
+            on_average, at_peak = (demand.rate_for(seconds) or rate for seconds in e2e_s)
+            rate, peak_per_s = on_average, at_peak * demand.peak_over_mean
         now = min(copies_for(rate, each.expected), peak)
     whole = Cluster(limit.configuration.system, accelerators_of(limit.configuration.system, ranks, peak))
     price = price_of(whole, today, usd_per_hour=usd_per_hour, provider=provider)
@@ -125,7 +129,7 @@ def fleet_for(
     watts = None if power is None else power.total_w.expected
     return Fleet(
         rate,
-        rate * demand.peak_over_mean,
+        peak_per_s,
         each,
         now,
         peak,

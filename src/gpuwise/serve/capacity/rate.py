@@ -132,6 +132,8 @@ class Limit:
     missed: Point | None
     full_per_s: float
     """Requests a second of a server that is never idle."""
+    missed_per_s: float | None = None
+    """Rate of ``missed``, also where that point was not determined."""
 
     @property
     def rate_per_s(self) -> float:
@@ -245,7 +247,7 @@ def alone(
 
 def keeps(configuration: Configuration, load: Load, rate_per_s: float, targets: Sequence[Target], n: int) -> Point | None:
     """The point at ``rate_per_s`` if it keeps the targets, else None."""
-    point = operate_within(configuration, load, rate_per_s, targets, n)
+    point = operate_within(configuration, load, rate_per_s, targets, n, settle=n >= FINAL_REQUESTS)
     return None if point is None or not point.met else point
 
 
@@ -306,7 +308,15 @@ def largest_rate(
         _look_near(min(guess_per_s, full) if settle else guess_per_s, path, met)
     best, missed = path(met)
     best = max(best, least)
-    return Limit(configuration, at(best), nobody, None if missed is None or not with_missed else at(missed), full)
+    return Limit(configuration, at(best), nobody, at(missed) if missed is not None and with_missed else None, full, missed)
+
+
+def with_missed(limit: Limit, load: Load, targets: Sequence[Target], n: int) -> Limit:
+    """``limit`` of ``n`` requests with the point of the first higher rate that fails. Raises as :func:`operate`."""
+    if limit.missed_per_s is None:
+        return limit
+    missed = operate(limit.configuration, load, limit.missed_per_s, targets, n, settle=n >= FINAL_REQUESTS)
+    return replace(limit, missed=missed)
 
 
 def _look_near(guess_per_s: float, path: Callable[[Met], tuple[float, float | None]], met: Met) -> None:

@@ -368,14 +368,21 @@ def contends(
     for bound, configuration in sorted(bounds, key=lambda b: -b[0]):
         if bound < rate_per_s:
             return False
-        try:
-            if first_token_ratio(configuration, load, targets, n) > SLACK:
-                continue
-            if keeps(configuration, load, rate_per_s * configuration.ranks, targets, n) is not None:
-                return True
-        except InputError:  # the longest of its requests fits no cache
-            continue
+        if carries(configuration, load, rate_per_s * configuration.ranks, targets, n):
+            return True
     return False
+
+
+def carries(configuration: Configuration, load: Load, rate_per_s: float, targets: Sequence[Target], n: int) -> bool:
+    """Whether a configuration keeps ``targets`` at a rate; simulated only where its closed forms allow it."""
+    if not rate_per_s <= most_rate(configuration, load, n) < math.inf:
+        return False
+    try:
+        if first_token_ratio(configuration, load, targets, n) > SLACK:
+            return False
+        return keeps(configuration, load, rate_per_s, targets, n) is not None
+    except InputError:  # the longest of its requests fits no cache
+        return False
 
 
 def first_token_ratio(configuration: Configuration, load: Load, targets: Sequence[Target], n: int) -> float:
