@@ -17,7 +17,7 @@ import argparse
 import csv
 import math
 from collections import Counter, defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -88,7 +88,9 @@ def read() -> list[Row]:
             weights = (
                 "fp8_block" if row["weights"] == "fp8" and arch.family != "llama" and "llama" not in arch.id else row["weights"]
             )
-            config = EngineConfig("vllm", weights, tp=n, moe_tp=n // ep if moe else 1, moe_ep=ep if moe else 1, version=VERSION)
+            split = EngineConfig("vllm", weights, tp=n, moe_tp=n // ep if moe else 1, moe_ep=ep if moe else 1, version=VERSION)
+            # VLLM_USE_FLASHINFER_MOE_FP8 (ml-energy/benchmark configs/vllm, deepseek-ai, B200, monolithic.env.yaml)
+            config = replace(split, experts="flashinfer") if "deepseek" in name and row["gpu"] == "b200" else split
             system = find_cluster(f"{n}x{GPUS[row['gpu']]}", prefer=USUAL).system
             context = PROMPT[row["task"]] + int(output / 2)
             steps = Server(arch, system, config, Settings(max_num_seqs=max(int(row["most"]), 8))).steps(context)

@@ -4,6 +4,8 @@ GGUF: Qwen3 14B in Q4_K_M and AWQ on an RTX 4060 Ti (vllm-project/vllm issue 359
 under load (bitsandbytes pull request 1920), Qwen3 4B on a B200 in 4 and 16 bits (unslothai/unsloth pull request 5108).
 """
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -65,3 +67,22 @@ def test_what_was_not_measured_is_refused() -> None:
     with pytest.raises(InputError, match="GGUF files are predicted on NVIDIA"):
         check_device(llama, find_cluster("mi300x").system.accelerator, EngineConfig("vllm", "Q4_K_M"))
     assert iteration_time(llama, find_cluster("mi300x").system, EngineConfig("vllm", "nf4"), 1, 1, 100).expected > 0
+
+
+@pytest.mark.parametrize(
+    ("on", "weights", "tokens_per_s"), [("mi300x", "fp8", 3475), ("mi325x", "fp8", 4315), ("mi355x", "mxfp4", 11631)]
+)
+def test_amd_serves_in_the_formats_of_mlperf(on: str, weights: str, tokens_per_s: float) -> None:
+    """Left out: Llama 2 70B offline, MLPerf inference 5.0 and 5.1, vLLM 0.9 on eight accelerators, OpenOrca of 294 tokens in and
+    out; CDNA 4 multiplies MXFP4 by itself."""
+    found = replica("llama-2-70b", on, weights, "0.9.0").largest(294, 294).requests_per_s * 294
+    assert found == pytest.approx(tokens_per_s, rel=0.2)
+
+
+def test_experts_asked_for_in_flashinfer_are_not_padded() -> None:
+    """DeepSeek V3.1 on eight B200 with VLLM_USE_FLASHINFER_MOE_FP8 (ml-energy/benchmark): 16.8 ms with 8 users, 48.6 with 256."""
+    arch, system = find_model("deepseek-v3"), find_cluster("8xb200").system
+    asked = EngineConfig("vllm", "fp8_block", tp=8, moe_ep=8, version="0.11.1", experts="flashinfer")
+    few, many = (iteration_time(arch, system, asked, n, 1, 700).expected for n in (8, 256))
+    padded = iteration_time(arch, system, replace(asked, experts=None), 8, 1, 700).expected
+    assert many / few == pytest.approx(48.6 / 16.8, rel=0.2) and padded > 2.0 * few

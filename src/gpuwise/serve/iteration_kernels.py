@@ -196,7 +196,7 @@ def product_format(device: Accelerator, weights: str) -> str:
     if weights in ("fp8", "fp8_block") and "fp8" not in device.peak_flop_per_s:
         return "int8_wo"
     if weights in ("nvfp4", "mxfp4"):
-        return "nvfp4" if "nvfp4" in device.peak_flop_per_s else "int4_wo"
+        return next((w for w in ("nvfp4", weights) if w in device.peak_flop_per_s), "int4_wo")
     return weights
 
 
@@ -288,7 +288,8 @@ def _plain(config: EngineConfig, weights: str) -> bool:
     since, version = config.program.flashinfer_experts.get(weights), config.version
     if since is None:
         return False
-    return config.experts == "triton" or (version is not None and version_number(version) < version_number(since))
+    older = version is not None and version_number(version) < version_number(since)
+    return config.experts == "triton" or (config.experts is None and older)
 
 
 PADDED_ROWS = 32

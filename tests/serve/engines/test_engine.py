@@ -47,7 +47,7 @@ def test_unknown_names_are_refused() -> None:
     with pytest.raises(UnknownNameError):
         EngineConfig(weights="fp7")
     with pytest.raises(UnknownNameError):
-        EngineConfig(weights="Q4_K_M")  # llama.cpp's
+        EngineConfig("sglang", "Q4_K_M")  # llama.cpp's
 
 
 def test_experts_are_split_like_the_rest_unless_told_otherwise() -> None:
@@ -162,7 +162,7 @@ def test_an_engine_has_all_that_answers_ask_for(name: str) -> None:
     assert engine_name(name) == name and all(engine_name(other) == name for other in engine.aliases)
     rules = engine_rules(EngineConfig(name, engine.formats[0]))
     assert rules.scheduler in POLICIES and rules.source
-    assert set(engine.quantization) <= set(engine.formats)
+    assert all(engine.reads(form) for form in engine.quantization) and set(engine.unpacked) <= set(FORMATS)
 
 
 class Local(Engine):

@@ -208,7 +208,8 @@ class EngineConfig:
     attention: str | None = None
     """Kernel of the prompt's attention (``fa2``, ``fa3``, ``cudnn``); None: the one the engine picks."""
     experts: str | None = None
-    """Kernels of experts: ``triton``; None: those that the engine picks at its version."""
+    """Kernels of experts: ``triton``, or ``flashinfer`` where it was asked for before it was the default; None: those that the
+    engine picks at its version."""
     version: str | None = None
     """Version of the engine (``0.19.0``); None: the newest with known costs."""
 

@@ -39,6 +39,8 @@ class Implementation:
 
 _SCALED_FP4 = 0.5 + 1.0 / 16.0
 """NVFP4: 4 bits and an 8-bit scale for every 16 elements."""
+_MXFP4 = 0.5 + 1.0 / 32.0
+"""MXFP4: 4 bits and an 8-bit scale for every 32 elements."""
 
 AMPERE_INSTRUCTIONS_ON_HOPPER = 0.629
 """Share of the warp-group rate that ``mma.sync`` reaches on H100 (Luo et al. 2024, arXiv:2402.13499). TensorRT-LLM 1.0
@@ -57,6 +59,7 @@ IMPLEMENTATIONS: dict[str, Implementation] = {
     "mxfp8": Implementation(("mxfp8",), _CUTLASS_FP8, "fp8"),
     "fp8_block": Implementation(("fp8",), _CUTLASS_FP8, "fp8_block"),
     "nvfp4": Implementation(("nvfp4",), Format(_SCALED_FP4, _SCALED_FP4, 2, 2, (128, 128), splits_k=False), "nvfp4"),
+    "mxfp4": Implementation(("mxfp4",), Format(_MXFP4, _MXFP4, 2, 2, (128, 128), splits_k=False), "nvfp4"),
     "int8": Implementation(("int8",), Format(1, 1, 2, splits_k=False), "sq"),
     "sq": Implementation(("int8",), Format(1, 1, 2, splits_k=False), "sq", {"Hopper": AMPERE_INSTRUCTIONS_ON_HOPPER}),
     "int8_wo": Implementation(("fp16", "bf16"), Format(2, 1, 2), "int8_wo"),
