@@ -19,9 +19,11 @@ def names() -> dict[str, Names]:
 
 def _models() -> Names:
     from gpuwise.facts.models.catalogue import models, usual_models
+    from gpuwise.facts.models.denoisers import denoisers
 
     common = [name for name in usual_models() if name in models()]
-    return [(name, _model_words(models()[name])) for name in dict.fromkeys([*common, *models()])]
+    written = [(name, _model_words(models()[name])) for name in dict.fromkeys([*common, *models()])]
+    return [*written, *((one.id, f"{one.name}, makes {one.makes}") for one in denoisers().values())]
 
 
 def _model_words(model: Architecture) -> str:

@@ -162,11 +162,11 @@ def _drawn(model: str, purpose: str | None) -> Model | None:
 def _job(model: Model, on: str | None, ram: str | None, shown: Shown | None, *, json: bool) -> int:
     """A model that does not write text, on a device."""
     from gpuwise.cli.local import local_machine
-    from gpuwise.report.answers.jobs import job_answer
+    from gpuwise.report.answers.running import run_answer
     from gpuwise.serve.passes.run import pass_run_document, run_passes
 
     document = pass_run_document(run_passes(model, local_machine(on, ram)))
-    report(document, job_answer, shown, json=json)
+    report(document, run_answer, shown, json=json)
     return 0 if document["fits"] else 1
 
 

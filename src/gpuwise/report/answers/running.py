@@ -21,6 +21,7 @@ from gpuwise.report.answers.answer import (
     span,
 )
 from gpuwise.report.answers.drawings import Part
+from gpuwise.report.answers.jobs import job_answer
 from gpuwise.report.answers.parts import PARTS
 from gpuwise.report.answers.values import At
 
@@ -31,6 +32,8 @@ PRICED = "Price: of the cards to add, new or used, whichever costs less."
 def run_answer(document: Mapping[str, Any]) -> Answer:
     """The answer of ``fit --for run``."""
     d = At(document)
+    if d["items"]:
+        return job_answer(document)
     fits, offload, names = bool(d["fits"].value), d["offload"], f"{d['model']['name'].text} on {d['cluster']['label'].text}"
     verdict: Phrase = f"{names}: does not fit"
     if fits:
