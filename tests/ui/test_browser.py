@@ -83,6 +83,21 @@ def test_home_answers_at_once_and_its_model_goes_from_page_to_page(visit: Callab
     assert page.locator("#f-users").input_value() == "200" and "users=200" in page.url
 
 
+def test_a_question_in_words_leads_to_the_page_that_answers_it(visit: Callable[..., Any]) -> None:
+    page = visit("/")
+    page.locator("#words").fill("can I run flux on a 4070?")
+    page.locator("#words").press("Enter")
+    page.wait_for_selector("h2:has-text('FLUX.1-dev on 1x RTX 4070')")
+    assert "/fit?model=flux-dev" in page.url
+    page.go_back()
+    page.locator("#words").fill("how much vram does mixtral 8x7b need?")
+    page.locator("#words").press("Enter")
+    page.wait_for_selector("code:has-text('gpuwise models mixtral-8x7b')")
+    page.locator("#words").fill("hello there my friend")
+    page.locator("#words").press("Enter")
+    page.wait_for_selector("[role=alert]:has-text('no command')")
+
+
 def test_an_exercise_is_chosen_from_the_list(visit: Callable[..., Any]) -> None:
     page = visit("/learn?ask=exercise")
     page.locator("button", has_text="4. Memory").click()

@@ -53,11 +53,6 @@ def answer(words: Sequence[str], ask: Callable[[Sequence[str]], int]) -> int:
     sentence = " ".join(words)
     heard = hear(sentence)
     found = offers(sentence)
-    if not found:
-        raise InputError(
-            f"no command for {sentence!r}",
-            hint="name what you want: run, fine-tune, train, serve, buy or rent; or see gpuwise --help",
-        )
     first = found[0]
     if not first.answers:
         _print(found)
@@ -79,13 +74,19 @@ def _print(found: Sequence[Offer]) -> None:
 
 
 def offers(sentence: str) -> list[Offer]:
-    """The commands that answer a sentence, at most three, the likeliest first."""
+    """The commands that answer a sentence, at most three, the likeliest first. Raises InputError where none is known."""
     heard = hear(sentence)
     found: list[Offer] = []
     for pattern, make in RULES:
         if re.search(pattern, heard.text) and not (found and make is _plan):
             found += [offer for offer in make(heard) if offer not in found]
-    return (found or list(_of_names(heard)))[:3]
+    found = found or list(_of_names(heard))
+    if not found:
+        raise InputError(
+            f"no command for {sentence!r}",
+            hint="name what you want: run, fine-tune, train, serve, buy or rent; or see gpuwise --help",
+        )
+    return found[:3]
 
 
 def _of_names(h: Heard) -> Iterator[Offer]:
@@ -154,8 +155,7 @@ def _pick(h: Heard) -> Iterator[Offer]:
 def _serve(h: Heard) -> Iterator[Offer]:
     on = ("--on", h.on) if h.gpus else ()
     if h.does != TEXT:
-        most = ("--max",) if h.gpus else ()
-        yield Offer("How many does it carry?", ("capacity", h.model_or_example, *on, "--workload", DOES[h.does], *most))
+        yield Offer("How many does it carry?", ("capacity", h.model_or_example, *on, "--workload", DOES[h.does]))
         return
     asks = re.search(r"how many (?:\w+ )?(?:users|people|requests)", h.text)
     users = () if asks and h.gpus else ("--users", str(h.users or 100))

@@ -20,13 +20,14 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from gpuwise.cli.asked import faults_of
+from gpuwise.cli.sentence import offers
 from gpuwise.errors import GpuwiseError, InputError
 from gpuwise.report.answers.look import style
 from gpuwise.ui.gathered import Query, QueryBatcher
 from gpuwise.ui.live import Live
 from gpuwise.ui.names import names
 from gpuwise.ui.own_files import own_files, own_runs, words_of_fields, words_of_file
-from gpuwise.ui.questions import PAGES, line_of, site, with_json, words_of
+from gpuwise.ui.questions import LONGEST, PAGES, address_of, line_of, site, with_json, words_of
 from gpuwise.ui.refusals import Fault, page_faults
 from gpuwise.ui.views import KINDS as KINDS_KEPT
 from gpuwise.ui.views import body_of, export
@@ -83,6 +84,15 @@ def application(workers: Workers, folder: Path) -> Starlette:
 
     async def suggested(_: Request) -> Response:
         return JSONResponse(await asyncio.to_thread(names), headers={"cache-control": "no-store"})
+
+    async def heard(request: Request) -> Response:
+        text = request.query_params.get("q", "").strip()
+        if not text or len(text) > LONGEST:
+            what = f"a question of {len(text):,} characters" if text else "no question"
+            raise InputError(what, hint=f"words, at most {LONGEST} characters")
+        found = await asyncio.to_thread(offers, text)
+        offered = [{"question": o.question, "line": o.line, "path": address_of(o.words)} for o in found]
+        return JSONResponse({"offers": offered}, headers={"cache-control": "no-store"})
 
     async def ask(request: Request) -> Response:
         name, query, faults = request.path_params["name"], query_of(request), list[InputError]()
@@ -163,6 +173,7 @@ def application(workers: Workers, folder: Path) -> Starlette:
         Route("/api/own", run_before),
         Route("/api/pages", pages),
         Route("/api/names", suggested),
+        Route("/api/heard", heard),
         Route("/api/state", state),
         Route("/export/{name}.{kind}", keep),
     ]

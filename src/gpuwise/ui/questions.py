@@ -14,6 +14,7 @@ from html import unescape
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 from gpuwise.errors import InputError, UnknownNameError
 from gpuwise.files import read_text
@@ -128,7 +129,7 @@ QUESTIONS: Mapping[str, Question] = {
         "pick",
         "Pick one",
         (
-            _choice("for", "For", "infer train finetune embed rerank vision image learn mixed", more=False),
+            _choice("for", "For", "infer train finetune embed rerank vision speech image video learn mixed", more=False),
             MODEL,
             Field("tokens", "Tokens", example="10M"),
             Field("users", "Users at once", example="10"),
@@ -182,7 +183,12 @@ QUESTIONS: Mapping[str, Question] = {
             Field("users", "Users", example="200"),
             Field("rate", "or requests", example="20/s"),
             replace(
-                _choice("workload", "Workload", "chat code rag agent summarise reasoning", more=False),
+                _choice(
+                    "workload",
+                    "Workload",
+                    "chat code rag agent summarise reasoning embed rerank vision speech image video",
+                    more=False,
+                ),
                 empty="usual for the model",
             ),
             Field("slo", "Targets", example="ttft_p95=1s,itl_p99=50ms", more=True),
@@ -323,6 +329,43 @@ def with_json(words: Sequence[str]) -> list[str]:
     """The same command line with ``--json``, in front of a script's own arguments."""
     at = words.index("--") if "--" in words else len(words)
     return [*words[:at], "--json", *words[at:]]
+
+
+def address_of(words: Sequence[str]) -> str | None:
+    """Where a page asks a command line: path and query; None where no page does."""
+    for page in PAGES:
+        for name in page.asks:
+            question = QUESTIONS[name]
+            start = (question.command, *question.always)
+            if page.name != "home" and tuple(words[: len(start)]) == start:
+                fields = _fields(question, words[len(start) :])
+                if fields is not None:
+                    query = urlencode({**({} if name == page.asks[0] else {"ask": name}), **fields})
+                    return f"/{page.name}?{query}".rstrip("?")
+    return None
+
+
+def _fields(question: Question, words: Sequence[str]) -> dict[str, str] | None:
+    """The query of :func:`words_of` for the words behind the command; None for what the page does not ask."""
+    by_option = {"--" + f.name.replace("_", "-"): f for f in question.fields if not f.bare and f.kind not in ("words", "folder")}
+    bare = [f.name for f in question.fields if f.bare]
+    several = next((f.name for f in question.fields if f.kind == "words"), None)
+    fields: dict[str, str] = {}
+    rest = list(words)
+    while rest:
+        word = rest.pop(0)
+        if word.startswith("-"):
+            field = by_option.get(word)
+            if field is None or (field.kind != "flag" and not rest):
+                return None
+            fields[field.name] = "yes" if field.kind == "flag" else rest.pop(0)
+        elif bare:
+            fields[bare.pop(0)] = word
+        elif several is not None:
+            fields[several] = ", ".join(filter(None, (fields.get(several), word)))
+        else:
+            return None
+    return fields
 
 
 def line_of(words: Sequence[str]) -> str:

@@ -540,6 +540,29 @@ function Lessons({ lessons, start, follow }) {
     <article aria-label="Lesson"><${Refusal} error=${error} /><div ref=${ref} onClick=${click} onKeyDown=${key} onMouseOver=${place} onFocusIn=${place}></div></article></div>`;
 }
 
+// a question in words: the page that answers it, or the command where no page does
+function Words({ follow }) {
+  const [text, setText] = useState("");
+  const [said, setSaid] = useState(null);
+  const ask = async (e) => {
+    e.preventDefault();
+    try {
+      const { offers } = await get("/api/heard?" + asQuery({ q: text }));
+      const first = offers.find((o) => o.path);
+      if (first && first === offers[0]) follow(e, first.path);
+      else setSaid({ offers });
+    } catch (error) {
+      setSaid({ error });
+    }
+  };
+  return html`<form class="words" role="search" onSubmit=${ask}>
+      <label for="words">Ask in your words</label>
+      <input id="words" value=${text} placeholder="can I run qwen3 32b on two 3090s?" autocomplete="off" onInput=${(e) => setText(e.target.value)} />
+      <button>Ask</button></form>
+    ${said && said.error && html`<p class="fault" role="alert">${said.error.message}<small>${said.error.hint}</small></p>`}
+    ${said && said.offers && html`<ul class="notes" role="status">${said.offers.map((o) => html`<li>${o.question} ${o.path ? html`<a href=${o.path} onClick=${(e) => follow(e, o.path)}>${o.line}</a>` : html`<code>${o.line}</code>`}</li>`)}</ul>`}`;
+}
+
 const OWN_TITLES = { own: "Your own code", lessons: "Lessons" };
 
 function Page({ site }) {
@@ -572,6 +595,7 @@ function Page({ site }) {
     <a class="skip" href="#main">To the answer</a>
     <header><strong>gpuwise</strong><nav aria-label="Pages">${site.pages.map((p) => html`<a href=${"/" + p.name} aria-current=${p === page ? "page" : undefined} onClick=${(e) => go(e, p.name)}>${p.title}</a>`)}</nav></header>
     <main id="main" tabindex="-1"><h1>${page.name === "home" ? page.lead : page.title}</h1>${page.name !== "home" && html`<p class="lead">${page.lead}</p>`}
+      ${page.name === "home" && html`<${Words} follow=${follow} />`}
       ${page.examples.length > 0 && html`<p class="examples">Or ask: ${page.examples.map(([words, path]) => html`<a href=${path} onClick=${(e) => follow(e, path)}>${words}</a> `)}</p>`}
       ${asks.length > 1 && html`<nav class="asks" aria-label="Questions">${asks.map((n) => html`<a href=${`/${page.name}?ask=${n}`} aria-current=${n === name ? "true" : undefined} onClick=${(e) => go(e, page.name, n)}>${(site.questions.find((q) => q.name === n) || { title: OWN_TITLES[n] }).title}</a>`)}</nav>`}
       ${page.name === "machine" && question.name === "doctor" && html`<${Live} />`}
