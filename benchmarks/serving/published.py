@@ -31,6 +31,7 @@ RUNS = Path(__file__).with_name("published_runs.csv")
 GPUS = {
     "a100": "A100-SXM4-80GB",
     "h100": "H100-SXM5-80GB",
+    "h20": "h20-96gb",
     "h200": "H200-SXM",
     "gh200": "gh200-96gb",
     "gb10": "gb10",

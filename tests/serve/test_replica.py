@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from gpuwise.errors import InputError, UnpredictableError
@@ -23,6 +25,15 @@ WIDEST_FIRST = tuple(FORMAT_OF_BITS.values())
 
 def system(name: str) -> System:
     return find_cluster(name).system
+
+
+@pytest.mark.parametrize(("model", "per_s"), [("qwen3-8b", 186), ("qwen3-30b-a3b", 147)])
+def test_published_decode_of_one_user_under_sglang(model: str, per_s: float) -> None:
+    """SafeAILab/EAGLE issue 198 (July 2025), one H200, which nothing was fitted on."""
+    config = replace(tensor_parallel(find_model(model), "bf16", 1, "sglang"), version="0.4.8")
+    assert 1 / EngineReplica(find_model(model), system("H200-SXM"), config).step(1, 512).expected == pytest.approx(
+        per_s, rel=0.15
+    )
 
 
 def served(
