@@ -174,7 +174,7 @@ def test_every_optional_library_is_in_the_extra_its_hint_names() -> None:
     extras = _requirements()
     for library, extra in EXTRAS.items():
         assert library in extras[extra], f"{library} is not in the extra {extra}"
-    assert "gpuwise[parquet,torch,prices,ui]" in extras["all"]
+    assert "gpuwise[parquet,torch,prices,ui,mcp]" in extras["all"]
 
 
 def test_every_extra_is_on_the_page_about_installing() -> None:
@@ -274,8 +274,8 @@ def test_rooms_import_only_rooms_above_them() -> None:
             continue
         wrong += [f"{module} imports {m}" for m in _imports(path) if (there := _floor(m)) is not None and there > here]
         wrong += [f"{module}: {m}" for m in _imports(path) if m.startswith("a name put together")]
-    # the table of commands names where `gpuwise ui` lives, whose workers run commands
-    assert wrong == ["gpuwise.cli.app imports gpuwise.ui.command"]
+    # the table of commands names where `gpuwise ui` and `gpuwise mcp` live, whose workers run commands
+    assert wrong == ["gpuwise.cli.app imports gpuwise.ui.command", "gpuwise.cli.app imports gpuwise.ui.mcp.command"]
 
 
 def test_no_framework_in_the_core() -> None:

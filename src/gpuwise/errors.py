@@ -204,6 +204,7 @@ EXTRAS = {
     "scipy": "calibrate",
     "starlette": "ui",
     "uvicorn": "ui",
+    "mcp": "mcp",
 }
 """Optional libraries and the extra of this package that brings each; pyproject.toml lists them."""
 

@@ -65,7 +65,7 @@ SCREENS: Mapping[str, tuple[str, ...]] = {
     "bench": ("bench --list",),
 }
 """Common questions of each command."""
-ELSEWHERE = {"run", "tune", "ui"}
+ELSEWHERE = {"mcp", "run", "tune", "ui"}
 """A script's own output, and a server."""
 HERE = Path(__file__).parents[1] / "answers" / "data"
 NOT_RUN = re.compile(r"gpuwise (ui|tune|run|profile|bench|doctor|validate)\b|--fix-plan|--refresh|--local|--out ")

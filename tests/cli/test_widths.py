@@ -123,8 +123,9 @@ LONG = r"capacity|pick|plan gpt2"
 """What is computed for a second: by default on the narrow terminal alone, where most is cut."""
 PATH = "/pytest-of-"
 """A path stays in one piece, to be copied, however long the folder of this test is."""
-ABSENT = {"doctor", "export", "run", "tune", "ui"}
-"""What export prints is files, whole, and ui one address. What the others print depends on the machine: it is printed below from
+ABSENT = {"doctor", "export", "mcp", "run", "tune", "ui"}
+"""What export prints is files, whole; mcp and ui print one address. What the others print depends on the machine: it is
+printed below from
 results made by hand, and the doctor's (whose commands to be copied stay whole) in the doctor's own test."""
 
 

@@ -46,7 +46,7 @@ SHARED = (
     "--offload-optimizer --chunked-loss --price --provider --json --nonsense --data --family --all-check"
 )
 OPTIONS = st.sampled_from(SHARED.split())
-COMPUTED = [name for name, *_ in COMMANDS if name not in ("bench", "doctor", "top", "ui")]
+COMPUTED = [name for name, *_ in COMMANDS if name not in ("bench", "doctor", "mcp", "top", "ui")]
 """Commands that answer by arithmetic; the others measure this machine, for seconds or until stopped."""
 
 

@@ -53,6 +53,7 @@ WRITTEN = {"--record", "--timeline", "--snapshot", "--trace", "--html", "--svg",
 """Options whose path is written, where they are not read."""
 NOT_READ = {
     ("ui", "--folder"): "a folder, of which the page lists the names",
+    ("mcp", "--folder"): "a folder, of which an agent may name the files",
     ("tune", "--config"): "is written",
     ("bench", "--llama-bench"): "a program that is started",
 }

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gpuwise.cli.asked import asked
 from gpuwise.cli.bars import single, stacked
@@ -66,6 +66,22 @@ def text(answer: Answer, names: Collection[str] | None = (), width: int = 80) ->
     to = printing_console(width=width, file=out)
     _print(answer, to, names)
     return out.getvalue()
+
+
+def summary(answer: Answer) -> dict[str, Any]:
+    """The verdict, the figures and what could change them, as words: the part of a document that a program shows first."""
+    more = [] if answer.next is None else answer.next.line(asked())
+    return {
+        "verdict": plain(answer.verdict),
+        "state": answer.state,
+        "figures": [
+            {"name": f.name, "value": plain(f.value), "range": plain(f.small), "note": plain(f.note)} for f in answer.figures
+        ],
+        "warnings": brief(answer.warnings),
+        "assumed": brief(answer.assumed),
+        "parts": [p.name for p in answer.parts],
+        "next": shlex.join(more) if more and more[0] == "gpuwise" else shlex.join(["gpuwise", *more]) if more else "",
+    }
 
 
 def _print(answer: Answer, to: Console, names: Collection[str] | None) -> None:

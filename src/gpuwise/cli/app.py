@@ -77,6 +77,7 @@ COMMANDS: tuple[tuple[str, str, str], ...] = (
     ("explain", "gpuwise.cli.explain:explain", "What does this word mean: MFU, zero3, KV cache, Q4_K_M?"),
     ("lab", "gpuwise.cli.lab.command:lab", "Simulate a kernel warp by warp, compute occupancy, and do the exercises."),
     ("ui", "gpuwise.ui.command:ui", "The same questions in the browser, on this machine only."),
+    ("mcp", "gpuwise.ui.mcp.command:mcp", "The same questions as tools of an agent or an editor."),
     (
         "validate",
         "gpuwise.cli.validate.command:validate",
@@ -86,7 +87,7 @@ COMMANDS: tuple[tuple[str, str, str], ...] = (
 """Name, where it lives, what it answers; a command's module is imported only when it runs."""
 GROUPS: dict[str, tuple[str, ...]] = {
     "Before you rent or buy": ("pick", "plan", "fit", "capacity", "compare", "cost", "prices"),
-    "On the machine": ("doctor", "top", "profile", "tune", "run", "export", "ui"),
+    "On the machine": ("doctor", "top", "profile", "tune", "run", "export", "ui", "mcp"),
     "Look up": ("gpus", "models", "cpus", "explain", "op"),
     "Laboratory and maintenance": ("lab", "bench", "memory", "validate"),
 }
@@ -253,7 +254,7 @@ def _unknown_names(given: Mapping[str, Any]) -> Iterator[InputError]:
                 continue  # the command has its own words for it
 
 
-answer_with(answered, faults_of)
+answer_with(answered, faults_of, build)
 
 
 def run(arguments: Sequence[str] | None = None) -> int:

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 from gpuwise.errors import InputError
 
 if TYPE_CHECKING:
+    from cyclopts import App
+
     from gpuwise.report.answers.answer import Answer
 
     Taken = tuple[dict[str, Any], Callable[[dict[str, Any]], Answer] | None]
@@ -46,11 +48,22 @@ def taking() -> Generator[list[Taken]]:
 
 _answers: list[Callable[[Sequence[str]], int]] = []
 _judges: list[Callable[[Sequence[str]], list[InputError]]] = []
+_parsers: list[Callable[[], App]] = []
 
 
-def answer_with(answer: Callable[[Sequence[str]], int], judge: Callable[[Sequence[str]], list[InputError]]) -> None:
-    """Register the application, which is above the commands: what answers a command line, and what is wrong with one."""
-    _answers[:], _judges[:] = [answer], [judge]
+def answer_with(
+    answer: Callable[[Sequence[str]], int],
+    judge: Callable[[Sequence[str]], list[InputError]],
+    parser: Callable[[], App],
+) -> None:
+    """Register the application, which is above the commands: what answers a command line, what is wrong with one, and the parser
+    of all commands."""
+    _answers[:], _judges[:], _parsers[:] = [answer], [judge], [parser]
+
+
+def parser() -> App:
+    """The parser with every command and its options."""
+    return _parsers[0]()
 
 
 def faults_of(words: Sequence[str]) -> list[InputError]:

@@ -1,9 +1,10 @@
 """A process that runs command lines, one after another: ``python -m gpuwise.ui.worker``.
 
 A line on stdin is JSON with ``words``, a command line, and ``folder``, where it runs; the answer is a line with its exit code
-and the document of ``--json``, after lines with ``told``, its progress messages. Or it has ``layouts``, queries of sliders,
-and ``today``; the answer is a line for each. Other output of commands is discarded. An interrupt ends the current command, not
-the process; the end of stdin ends both.
+and the document of ``--json``, after lines with ``told``, its progress messages. With ``show``, parts of the answer or null for
+all of them, the line has its ``screen`` too: what a terminal shows, and the verdict with the figures. Or it has ``layouts``,
+queries of sliders, and ``today``; the answer is a line for each. Other output of commands is discarded. An interrupt ends the
+current command, not the process; the end of stdin ends both.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ def main() -> None:
             os.dup2(nowhere.fileno(), stream)
     from gpuwise.cli import progress
     from gpuwise.cli.app import run
+    from gpuwise.cli.asked import taking
 
     def tell(line: str) -> None:
         answers.write(json.dumps({"told": line}).encode() + b"\n")
@@ -49,21 +51,42 @@ def main() -> None:
         if "layouts" in asked:
             _evaluate(asked, answers)
             continue
-        out, code = io.StringIO(), 130
+        out, code, document, screen = io.StringIO(), 130, "", None
         try:
             busy = True
             os.chdir(asked["folder"])
             with contextlib.redirect_stdout(out), contextlib.redirect_stderr(io.StringIO()):
-                code = run(asked["words"])
+                if "show" in asked:
+                    with taking() as taken:
+                        code = run(asked["words"])
+                    if taken:
+                        document, screen = json.dumps(taken[-1][0], allow_nan=False), _screen(asked, *taken[-1])
+                else:
+                    code = run(asked["words"])
             busy = False
         except KeyboardInterrupt:  # before or after the command looked for it
             busy = False
         except SystemExit as stop:  # a user's own code
             busy = False
             code = stop.code if isinstance(stop.code, int) else 1
-        text = out.getvalue().rstrip("\n").rpartition("\n")[2]
-        answers.write(b'{"code":%d,"document":%s}\n' % (code, text.encode() if text.startswith("{") else b"null"))
+        text = document or out.getvalue().rstrip("\n").rpartition("\n")[2]
+        answers.write(
+            b'{"code":%d,"document":%s,"screen":%s}\n'
+            % (code, text.encode() if text.startswith("{") else b"null", json.dumps(screen).encode())
+        )
         answers.flush()
+
+
+def _screen(asked: Mapping[str, Any], document: dict[str, Any], answer: Any) -> dict[str, Any] | None:
+    """What a terminal shows of an answer, and its summary; None for a list, which has neither."""
+    from gpuwise.cli.answer import summary, text
+    from gpuwise.cli.asked import asking
+
+    if answer is None:
+        return None
+    with asking([word for word in asked["words"] if word != "--json"]):
+        made = answer(json.loads(json.dumps(document)))
+        return {"text": text(made, asked["show"]), **summary(made)}
 
 
 def _evaluate(asked: Mapping[str, Any], answers: BinaryIO) -> None:

@@ -12,7 +12,7 @@ import stat
 import sys
 import tempfile
 import time
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -46,10 +46,12 @@ FIRST = (
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Result of a command: exit code and the document of ``--json``, None if it ended without one."""
+    """Result of a command: exit code and the document of ``--json``, None if it ended without one; ``screen`` is what a terminal
+    shows of it, with its summary, where that was asked for."""
 
     code: int
     document: dict[str, Any] | None
+    screen: dict[str, Any] | None = None
 
 
 class Worker:
@@ -75,15 +77,21 @@ class Worker:
             )
         return self._process
 
-    async def ask(self, words: Sequence[str], folder: Path | None, tell: Tell) -> Answer:
+    async def ask(self, words: Sequence[str], folder: Path | None, tell: Tell, more: Mapping[str, Any]) -> Answer:
         """Run one command line, in ``folder`` where one is given. Where the caller is cancelled, the command is interrupted
         first."""
         process = await self.start()
         assert process.stdin is not None and process.stdout is not None
-        process.stdin.write(json.dumps({"words": [*words], "folder": str(folder or self._folder)}).encode() + b"\n")
+        asked = {"words": [*words], "folder": str(folder or self._folder), **more}
+        process.stdin.write(json.dumps(asked).encode() + b"\n")
         answer = asyncio.ensure_future(_last_line(process.stdout, tell))
         try:
             line = await asyncio.shield(answer)
+        except ValueError:  # longer than the reader takes
+            self.kill()
+            await process.wait()
+            self.warm = False
+            return Answer(1, {"error": f"the answer is larger than {LONGEST_ANSWER >> 20} MiB", "hint": "ask for less at once"})
         except asyncio.CancelledError:
             await self._interrupt(process, answer)
             raise
@@ -196,14 +204,16 @@ class Workers:
         finally:
             (self._layouts if by is self._all[0] else self._free).put_nowait(by)
 
-    async def ask(self, words: Sequence[str], folder: Path | None = None, tell: Tell = lambda _: None) -> Answer:
+    async def ask(
+        self, words: Sequence[str], folder: Path | None = None, tell: Tell = lambda _: None, **more: Sequence[str] | None
+    ) -> Answer:
         """Run ``words`` in the next free process, in an empty folder unless another is given; ``tell`` receives progress
-        messages."""
+        messages. ``show`` are parts of the answer, None for all: then it has a screen too."""
         self.running += 1
         try:
             worker = await self._free.get()
             try:
-                return await worker.ask(words, folder, tell)
+                return await worker.ask(words, folder, tell, more)
             finally:
                 self._free.put_nowait(worker)
         finally:
