@@ -20,6 +20,7 @@ from types import TracebackType
 from typing import Literal, TypeVar, cast
 
 from gpuwise.errors import DataError, FieldError, nearest_names
+from gpuwise.facts.plugins import plugin_folders
 from gpuwise.files import csv_rows, read_text
 from gpuwise.files import parse_toml as toml_tables
 
@@ -144,16 +145,16 @@ def _user_folder() -> Path:
     return user_config_path("gpuwise", appauthor=False)
 
 
-def own_text(name: str) -> str | None:
-    """The text of a person's own file ``name``, of the form of the shipped one; None without it. Raises FileError."""
-    path = own_folder() / name
-    return read_text(path, hint=f"the folder of own facts is {own_folder()}") if path.is_file() else None
+def own_texts(name: str) -> list[tuple[str, str]]:
+    """The texts and paths of the files ``name`` of plugins and of a person's own folder, of the form of the shipped one. The
+    last wins. Raises FileError."""
+    paths = (folder / name for folder in (*plugin_folders("facts"), own_folder()))
+    return [(read_text(p, hint=f"the folder of own facts is {own_folder()}"), str(p)) for p in paths if p.is_file()]
 
 
 def own_rows(name: str, schema: Schema) -> list[Record]:
-    """The rows of a person's own CSV file ``name``, checked as the shipped ones. Raises FieldError."""
-    text = own_text(name)
-    return [] if text is None else parse_csv(text, schema, str(own_folder() / name))
+    """The rows of all own CSV files ``name``, checked as the shipped ones. Raises FieldError."""
+    return [row for text, path in own_texts(name) for row in parse_csv(text, schema, path)]
 
 
 def shipped_path(name: str) -> Path:
@@ -234,9 +235,8 @@ class Rows(Mapping[str, _T]):
         self._made: dict[str, _T] = {}
         with ShippedData():
             self._rows = _by_id(_csv_rows(text, schema, name))
-        own = own_text(name)
-        if own is not None:
-            rows = _by_id(_csv_rows(own, schema, str(own_folder() / name)))
+        for own, path in own_texts(name):
+            rows = _by_id(_csv_rows(own, schema, path))
             self._made |= {key: make(_record(row)) for key, row in rows.items()}
             self._rows |= rows
 

@@ -371,7 +371,7 @@ def _attention(
             v_dim,
             causal=arch.kind == "decoder",
             window=rows.window[mask],
-            kernel=config.attention or serving_kernel(device, config.engine, "forward"),
+            kernel=config.attention or serving_kernel(device, config.measured_as, "forward"),
         )
     if arch.mla is not None:
         return _latent_decode(device, arch, config, b, kv_len, heads)
@@ -385,7 +385,7 @@ def _attention(
         dim,
         window=rows.window[mask],
         kv_dtype=config.kv_dtype,
-        kernel=serving_kernel(device, config.engine, "decode", config.kv_dtype),
+        kernel=serving_kernel(device, config.measured_as, "decode", config.kv_dtype),
     )
 
 
@@ -439,7 +439,7 @@ def _communicate(rows: IterationRows, arch: Architecture, system: System, config
 
 
 def _all_reduce(system: System, config: EngineConfig, payload: NDArray[np.int64], local: int, graph: bool) -> F64:
-    return collective_time(system, "all_reduce", payload, config.tp, local, library=config.engine, graph=graph).time_s
+    return collective_time(system, "all_reduce", payload, config.tp, local, library=config.measured_as, graph=graph).time_s
 
 
 def _exchange(system: System, config: EngineConfig, payload: NDArray[np.int64]) -> F64:

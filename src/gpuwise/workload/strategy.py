@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
+from gpuwise.facts.plugins import plugin_folders
 from gpuwise.workload.adapters import DEFAULT_TARGETS
 from gpuwise.workload.fields import Option, option
 
@@ -28,7 +29,11 @@ OPTIMIZERS = (
 )
 SCHEDULES = ("gpipe", "1f1b", "interleaved", "zero-bubble", "dualpipe", "dualpipe-v")
 """Pipeline schedules (``predict.parallel.pipeline``)."""
-STACKS = tuple(sorted(file.stem for file in (Path(__file__).parent / "stacks").glob("*.toml")))
+STACK_FILES: Mapping[str, Path] = {
+    file.stem: file for folder in (Path(__file__).parent / "stacks", *plugin_folders("stacks")) for file in folder.glob("*.toml")
+}
+"""The file of each stack by its name, those of plugins too."""
+STACKS = tuple(sorted(STACK_FILES))
 """Every stack by name, in alphabetical order: the files of ``stacks``."""
 CONTEXT_PARALLELS = ("ring", "ulysses")
 EXPERT_DISPATCHES = ("all-to-all", "deepep", "deepep-fp8")

@@ -71,7 +71,7 @@ def test_a_new_file_is_a_stack_and_a_malformed_one_is_refused(
     bad = like + (text + "\n" + sections if not text.startswith("[") else sections + text)
     tomllib.loads(bad)
     (tmp_path / "bad.toml").write_text(bad)
-    monkeypatch.setattr(stacks_module, "FOLDER", tmp_path)
+    monkeypatch.setattr(stacks_module, "STACK_FILES", {file.stem: file for file in tmp_path.glob("*.toml")})
     monkeypatch.setattr(stacks_module, "STACKS", (*STACKS, "bad", "good"))
     find_stack.cache_clear()
     try:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from gpuwise.errors import DataError, FieldError, InputError, UnknownNameError
-from gpuwise.facts.loading import own_folder, own_text, shipped_text
+from gpuwise.facts.loading import own_texts, shipped_text
 from gpuwise.facts.models.architecture import PARTS, READ_AS, Architecture, Extra, Mla, spelled_out
 from gpuwise.facts.models.checks import check_architecture
 from gpuwise.facts.models.names import GGUF_TYPE, NameTable, base_in_name, resolve_model_name, without_host
@@ -71,14 +71,14 @@ def models() -> Mapping[str, Architecture]:
 
 def _own() -> dict[str, Architecture]:
     """The models of a person's own file. Raises FieldError."""
-    text = own_text(OWN_FILE)
-    if text is None:
-        return {}
-    try:
-        return {arch.id: arch for arch in read_catalogue(text, OWN_FILE)}
-    except DataError as error:
-        hint = "one line is a model under its family, as in the guide on own facts"
-        raise FieldError(error.message, file=str(own_folder()), hint=error.hint or hint) from None
+    found: dict[str, Architecture] = {}
+    for text, path in own_texts(OWN_FILE):
+        try:
+            found |= {arch.id: arch for arch in read_catalogue(text, OWN_FILE)}
+        except DataError as error:
+            hint = "one line is a model under its family, as in the guide on own facts"
+            raise FieldError(error.message, file=str(Path(path).parent), hint=error.hint or hint) from None
+    return found
 
 
 @cache

@@ -20,6 +20,7 @@ from pathlib import Path
 
 from gpuwise.errors import DataError, FieldError, InputError, UnknownNameError
 from gpuwise.facts.offers.table import Offer, format_offers, parse_offers
+from gpuwise.facts.plugins import plugin_folders
 
 OWN = "own-"
 """Sources of this prefix are a person's; all others are feeds."""
@@ -62,7 +63,8 @@ def stored_files() -> tuple[StoredFile, ...]:
     """Every file of the store by source, oldest first; empty where there is no store. Other files in the
     folder are not ours and are left alone. Raises DataError when the folder cannot be read."""
     try:
-        files = [file for folder in _folders(store_dir()) for file in _files_in(folder)]
+        roots = (store_dir(), *plugin_folders("prices"))
+        files = [file for root in roots for folder in _folders(root) for file in _files_in(folder)]
     except OSError as error:
         raise DataError(
             f"the price store {store_dir()} cannot be read: {error.strerror or error}",
@@ -114,7 +116,7 @@ def save_offers(offers: Sequence[Offer], source: str, day: datetime.date) -> Pat
 def remove(source: str) -> tuple[Path, ...]:
     """Delete every file of ``source`` and return their paths. Raises UnknownNameError when the store has no
     such source."""
-    files = tuple(f.path for f in stored_files() if f.source == source)
+    files = tuple(f.path for f in stored_files() if f.source == source and f.path.is_relative_to(store_dir()))
     if not files:
         names = sorted({f.source for f in stored_files()})
         hint = "it holds " + ", ".join(names) if names else "the store is empty"

@@ -45,7 +45,7 @@ class EngineCosts:
 def engine_costs(config: EngineConfig) -> EngineCosts:
     """Fitted costs of the engine for how it is started (default: those of the tuned engine), from the newest fit that is not
     newer than the requested version, else from the oldest."""
-    entries = [e for e in load_json("inference")["engines"] if e["engine"] == config.engine]
+    entries = [e for e in load_json("inference")["engines"] if e["engine"] == config.measured_as]
     started = [e for e in entries if e["tuned"] == config.tuned] or entries
     if not started:
         raise DataError(f"inference.json has no costs of {config.engine}")

@@ -47,6 +47,8 @@ class Engine:
     """The release whose files were read last."""
     rules: EngineRules | None = None
     """Rules of every release; None: per release in the TOML file beside the engine's."""
+    like: str = ""
+    """Engine whose releases and fitted costs stand for its own; empty: it has its own."""
     formats: tuple[str, ...] = ENGINE_FORMATS
     """Weight formats that it multiplies by as they are stored."""
     unpacked: Mapping[str, Unpacked] = {}
@@ -243,6 +245,11 @@ class EngineConfig:
         if engine is None:
             raise UnknownNameError("serving engine", self.engine, ENGINES)
         return engine
+
+    @property
+    def measured_as(self) -> str:
+        """The engine whose measurements stand for it."""
+        return self.program.like or self.engine
 
     @property
     def ranks(self) -> int:

@@ -23,7 +23,7 @@ _NOT_LARGE = ("a100", "gb10")
 @cache
 def _releases(engine: str) -> tuple[EngineRules, ...]:
     """Releases in the TOML file, the oldest first."""
-    text = Path(__file__).with_name(f"{engine}.toml").read_text(encoding="utf-8")
+    text = Path(__file__).with_name(f"{ENGINES[engine].like or engine}.toml").read_text(encoding="utf-8")
     rows: list[dict[str, Any]] = tomllib.loads(text)["releases"]
     return tuple(map(_rules, accumulate(rows, _whole)))
 

@@ -216,7 +216,7 @@ def speech_work(
         arch.heads,
         arch.heads,
         arch.head_dim,
-        kernel=serving_kernel(device, config.engine, "decode"),
+        kernel=serving_kernel(device, config.measured_as, "decode"),
     )
     return SpeechWork(
         first_s=float(first.kernels_s[0] + arch.n_layers * shown.time_s[0]),

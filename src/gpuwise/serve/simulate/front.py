@@ -51,7 +51,7 @@ def front_of(config: EngineConfig, *, in_process: bool = False) -> Front:
     """Front of the engine at its version, from the newest fit that is not newer, else from the oldest; for an engine without
     measured loads, only the costs of its iterations. ``in_process``: a program calls the engine, without a server that slows
     its steps."""
-    entries: list[dict[str, Any]] = [e for e in load_json("load")["engines"] if e["engine"] == config.engine]
+    entries: list[dict[str, Any]] = [e for e in load_json("load")["engines"] if e["engine"] == config.measured_as]
     if config.program.whole_steps:
         return Front(EngineCosts(1.0, 1.0, 1.0, 0.0, 0.0, 0.0))
     if not entries:

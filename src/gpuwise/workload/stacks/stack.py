@@ -20,10 +20,9 @@ from functools import cache
 from typing import Any
 
 from gpuwise.errors import DataError, InputError, UnknownNameError
-from gpuwise.workload.stacks import FOLDER
 from gpuwise.workload.stacks.layout import LayoutRules
 from gpuwise.workload.stacks.memory import MemoryRules
-from gpuwise.workload.strategy import STACKS
+from gpuwise.workload.strategy import STACK_FILES, STACKS
 
 FUSED_SINCE = 2023
 """Year from which stacks fuse attention: PyTorch 2.0's scaled_dot_product_attention and torch.compile (March 2023,
@@ -271,7 +270,7 @@ def releases(name: str) -> tuple[Release, ...]:
 def _file(name: str) -> tuple[dict[str, Any], tuple[Release, ...]]:
     if name not in STACKS:
         raise UnknownNameError("stack", name, STACKS)
-    facts = tomllib.loads((FOLDER / f"{name}.toml").read_text(encoding="utf-8"))
+    facts = tomllib.loads(STACK_FILES[name].read_text(encoding="utf-8"))
     try:
         found = tuple(Release(**row) for row in facts.pop("release", ()))
     except TypeError as error:

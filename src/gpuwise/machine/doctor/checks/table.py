@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+from gpuwise.facts.plugins import plugin_attributes
 from gpuwise.machine.doctor.checks import boards as check_boards
 from gpuwise.machine.doctor.checks import cards as check_cards
 from gpuwise.machine.doctor.checks import companions as check_companions
@@ -92,9 +93,11 @@ CHECKS: tuple[Check, ...] = (
 _ORDER = (Severity.BLOCKER, Severity.LIMIT, Severity.NOTE)
 
 
-def examine(machine: Machine, checks: Iterable[Check] = CHECKS) -> tuple[Finding, ...]:
-    """The findings, most severe first and causes before others; consequences of a finding are omitted."""
-    findings = [finding for check in checks for finding in check(machine)]
+def examine(machine: Machine, checks: Iterable[Check] | None = None) -> tuple[Finding, ...]:
+    """The findings of all checks, or of these, most severe first and causes before others; consequences of a finding are
+    omitted."""
+    every = (*CHECKS, *plugin_attributes("doctor_checks")) if checks is None else checks
+    findings = [finding for check in every for finding in check(machine)]
     # of two that would hide each other the first stays
     causes = [
         f
