@@ -140,6 +140,7 @@ CALLS: dict[str, list[tuple[str, ...]]] = {
     "profile": [("profile", "--trace", "{tmp}/trace.json")],
     "bench": [("bench", "--list")],
     "validate": [("validate",)],
+    "check": [("check", "{root}/tests/answers/data/gpuwise.checks.toml")],
     "lab": [
         ("lab",),
         ("lab", "occupancy", "--on", "V100", "--regs", "37", "--block", "320", "--chart"),

@@ -63,6 +63,7 @@ SCREENS: Mapping[str, tuple[str, ...]] = {
         "lab exercise 1 --solution",
     ),
     "bench": ("bench --list",),
+    "check": ("check {here}/gpuwise.checks.toml",),
 }
 """Common questions of each command."""
 ELSEWHERE = {"mcp", "run", "tune", "ui"}

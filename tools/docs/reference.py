@@ -45,6 +45,7 @@ _EXAMPLE = re.compile(
 
 def pages() -> dict[str, str]:
     """Every generated page by file name."""
+    from tools.docs.reference_answers import answers_page, llms_page, openapi_page
     from tools.docs.reference_facts import catalogues_page, formats_page
     from tools.docs.reference_plan import plan_schema_page
     from tools.docs.reference_python import python_page
@@ -55,6 +56,9 @@ def pages() -> dict[str, str]:
         "files.md": formats_page(),
         "catalogues.md": catalogues_page(),
         "plan.schema.json": plan_schema_page(),
+        "answers.schema.json": answers_page(),
+        "openapi.json": openapi_page(),
+        "../llms.txt": llms_page(),
     }
 
 
@@ -67,6 +71,7 @@ def cli_page() -> str:
 
     app = build()
     lines = [STAMP, "", "# Command line", "", f"{app.help}", "", *_paragraphs(app_module.__doc__ or ""), ""]
+    lines += ["| exit code | means |", "|---|---|", *(f"| {code} | {words} |" for code, words in app_module.EXIT_CODES), ""]
     lines += [
         "`gpuwise COMMAND --help` prints the same in the terminal; `gpuwise --version` the version. "
         "Data goes to stdout. `NO_COLOR` turns colours off. With `--json` the last line of it is one JSON "

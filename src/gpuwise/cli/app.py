@@ -1,8 +1,5 @@
 """The table of commands, and how errors reach a person: ``error:`` and ``hint:`` on stderr, with ``--json`` a document of
-both on stdout too, exit code 2 for bad input.
-
-Exit codes: 0 an answer (a fit says no in its output), 1 no answer (nothing fits, nothing known supports
-one, a corrupt file), 2 bad input.
+both on stdout too. :data:`EXIT_CODES` has the exit codes.
 """
 
 from __future__ import annotations
@@ -60,6 +57,7 @@ COMMANDS: tuple[tuple[str, str, str], ...] = (
     ("cost", "gpuwise.cli.cost.command:cost", "Rent or own: what does a year cost, in money, power and carbon?"),
     ("models", "gpuwise.cli.models:models", "The catalogue of models; with --on: which ones run on a device."),
     ("prices", "gpuwise.cli.prices.command:prices", "What does an accelerator cost per hour, where, and how old is that price?"),
+    ("check", "gpuwise.cli.check.command:check", "Does each question of a file still have an answer within its limits?"),
     ("gpus", "gpuwise.cli.gpus:gpus", "The catalogue of accelerators, with the source of every figure."),
     ("cpus", "gpuwise.cli.cpus:cpus", "The catalogue of processors (CPUs), with their memory."),
     (
@@ -85,9 +83,21 @@ COMMANDS: tuple[tuple[str, str, str], ...] = (
     ),
 )
 """Name, where it lives, what it answers; a command's module is imported only when it runs."""
+EXIT_CODES: tuple[tuple[str, str], ...] = (
+    ("0", "an answer; where the question is whether: yes"),
+    (
+        "1",
+        "no answer, or no: it does not fit, nothing keeps the targets, a check is over its limit, nothing supports an answer",
+    ),
+    ("2", "bad input; of `doctor`: the machine is not ready (1: ready with limits)"),
+    ("3", "`top --fail-on-fault` saw a fault"),
+    ("130", "interrupted"),
+    ("another", "of `run`, `tune` and `profile`: the script's own"),
+)
+"""Exit codes and what they mean; a release does not change them."""
 GROUPS: dict[str, tuple[str, ...]] = {
     "Before you rent or buy": ("pick", "plan", "fit", "capacity", "compare", "cost", "prices"),
-    "On the machine": ("doctor", "top", "profile", "tune", "run", "export", "ui", "mcp"),
+    "On the machine": ("doctor", "top", "profile", "tune", "run", "export", "check", "ui", "mcp"),
     "Look up": ("gpus", "models", "cpus", "explain", "op"),
     "Laboratory and maintenance": ("lab", "bench", "memory", "validate"),
 }

@@ -36,6 +36,10 @@ PARTS: Mapping[str, Mapping[str, str]] = {
         "rows": "Every figure",
         "sources": "Where the figures are from",
     },
+    "check": {
+        "checks": "Every check",
+        "commands": "What each asks",
+    },
     "capacity": {
         "ranked": "What carries it for least",
         "miss": "The nearest miss",

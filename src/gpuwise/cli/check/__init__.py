@@ -1,0 +1,1 @@
+"""``gpuwise check``: questions with limits, for continuous integration."""
