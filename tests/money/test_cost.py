@@ -20,6 +20,7 @@ from gpuwise.money.cost import (
     variant_price,
 )
 from gpuwise.predict.estimate import Estimate
+from gpuwise.units import HOUR_S
 
 NODE = find_cluster("8xH100-SXM")
 TODAY = datetime.date(2026, 11, 21)
@@ -77,3 +78,31 @@ def test_rent_is_time_times_price(hours: float, n: int, usd: float) -> None:
     assert cost.expected == pytest.approx(hours * n * usd)
     assert cost.high / cost.expected == pytest.approx(time_s.high / time_s.expected)
     assert cost.basis == "specified"
+
+
+@pytest.mark.parametrize(
+    ("name", "provider", "count"),
+    [
+        ("p4d.24xlarge", "aws", 8),
+        ("p4d", "aws", 8),
+        ("g5.12xlarge", "aws", 4),
+        ("nd96isr_h100_v5", "azure", 8),
+        ("2xa2-highgpu-4g", "gcp", 8),
+    ],
+)
+def test_an_instance_type_takes_its_providers_price(name: str, provider: str, count: int) -> None:
+    cluster = find_cluster(name)
+    price = price_of(cluster, TODAY)
+    assert price is not None and cluster.n_accelerators == count and price.provider.startswith(provider)
+    assert price.per_hour.low == price.per_hour.high
+    usual = price_of(find_cluster(f"8x{cluster.accelerator.id}"), TODAY)
+    assert usual is not None and usual.provider != price.provider
+    assert price_of(cluster, TODAY, usd_per_hour=2.5) == user_price(2.5)
+
+
+def test_the_interval_of_a_cost_spans_the_providers_where_none_is_named() -> None:
+    cluster, hour = find_cluster("8xH100-SXM"), Estimate(HOUR_S, HOUR_S, HOUR_S, "fitted")
+    price = price_of(cluster, TODAY)
+    assert price is not None
+    cost = rent(hour, 8, price)
+    assert (cost.low, cost.high) == pytest.approx((8 * price.low, 8 * price.high))

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from gpuwise.facts.hardware.instances import INSTANCE_SCHEMA
 from gpuwise.facts.loading import Field
-from gpuwise.facts.offers.feeds.names import INSTANCE_SCHEMA, NAME_SCHEMA, PROVIDER_SCHEMA
+from gpuwise.facts.offers.feeds.names import NAME_SCHEMA, PROVIDER_SCHEMA
 from gpuwise.facts.offers.feeds.tpu import SLICE_SCHEMA
 from gpuwise.facts.offers.price_history import PRICE_HISTORY_SCHEMA
 from gpuwise.facts.offers.purchases import PURCHASE_SCHEMA

@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import datetime
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from gpuwise.errors import InputError, UnpredictableError
 from gpuwise.facts.hardware.accelerators import accelerators
 from gpuwise.facts.hardware.systems import Cluster
 from gpuwise.facts.offers.levels import ONE_PROVIDER_SIGMA, level_usd_per_hour
-from gpuwise.facts.offers.offer import contracts_for, current_by_provider, offers_for, typical_price_usd_per_hour
+from gpuwise.facts.offers.offer import Offer, contracts_for, current_by_provider, offers_for, typical_price_usd_per_hour
 from gpuwise.interval import Z80
-from gpuwise.predict.estimate import Basis, Estimate, weakest
+from gpuwise.money.combine import product
+from gpuwise.predict.estimate import Basis, Estimate
 from gpuwise.units import HOUR_S
 
 STALE_DAYS = 60
@@ -47,6 +49,14 @@ class Price:
         if self.origin == "contract":
             return False
         return self.age_days is not None and self.age_days > STALE_DAYS
+
+    @property
+    def per_hour(self) -> Estimate:
+        """Dollars an hour and accelerator, from the cheapest to the dearest provider where none is named: one more than ``n`` providers
+        asks a price inside with (n - 1) / (n + 1)."""
+        if self.origin in ("market", "like"):
+            return Estimate(self.low, self.expected, self.high, self.basis)
+        return Estimate(self.expected, self.expected, self.expected, self.basis)
 
     def as_dict(self) -> dict[str, object]:
         """The price as JSON values."""
@@ -122,17 +132,33 @@ def provider_price(cluster: Cluster, provider: str, today: datetime.date) -> Pri
             else "give a price with --price (of `cost` --rent-price)"
         )
         raise UnknownNameError("provider", provider, providers, hint=hint)
-    best = min(mine, key=lambda o: (o.kind != "contract", o.in_stock is False))
+    return _priced(mine, today)
+
+
+def _priced(offers: Sequence[Offer], today: datetime.date) -> Price:
+    """The price of the first of one provider's ``offers``, cheapest first: its contracts before those in stock."""
+    best = min(offers, key=lambda o: (o.kind != "contract", o.in_stock is False))
     usd, origin = best.on_demand_usd_per_hour, "contract" if best.kind == "contract" else "provider"
     name = f"{best.provider} (your contract)" if origin == "contract" else best.provider
     return Price(usd, usd, usd, name, best.as_of, best.as_of, best.age_days(today), 1, origin=origin)
 
 
+def instance_price(cluster: Cluster, today: datetime.date) -> Price | None:
+    """The price of the instance type that ``cluster`` was named by, in its cheapest region, or of its provider's cheapest with
+    this accelerator; a contract with that provider comes first. None without either."""
+    mine = [o for o in offers_for(cluster.accelerator.id, today) if cluster.provider and o.provider == cluster.provider]
+    if not mine:
+        return None
+    own = [o for o in mine if o.kind == "contract" or o.instance == cluster.instance]
+    best = provider_price(cluster, cluster.provider, today) if not own else _priced(own, today)
+    return best if best.origin == "contract" else replace(best, provider=f"{best.provider} {cluster.instance}")
+
+
 def price_of(
     cluster: Cluster, today: datetime.date, *, usd_per_hour: float | None = None, provider: str | None = None
 ) -> Price | None:
-    """The price to plan with: the given one, a provider's, the user's own contract, or the typical one; None if the
-    accelerator has no offers. Raises InputError for both a price and a provider."""
+    """The price to plan with: the given one, a provider's, that of the named instance type, the user's own contract, or the
+    typical one; None if the accelerator has no offers. Raises InputError for both a price and a provider."""
     if usd_per_hour is not None and provider is not None:
         raise InputError("a price and a provider both set the price of an hour", hint="leave out --price or --provider")
     if usd_per_hour is not None:
@@ -140,7 +166,7 @@ def price_of(
     if provider is not None:
         return provider_price(cluster, provider, today)
     try:
-        return contract_price(cluster, today) or typical_price(cluster, today)
+        return instance_price(cluster, today) or contract_price(cluster, today) or typical_price(cluster, today)
     except UnpredictableError:
         return None
 
@@ -179,8 +205,6 @@ def variant_price(cluster: Cluster, today: datetime.date) -> Price | None:
 
 
 def rent(time_s: Estimate, n_accelerators: int, price: Price) -> Estimate:
-    """US dollars for ``n_accelerators`` over ``time_s`` at the expected price; the interval is the time's
-    alone."""
-    per_second = n_accelerators * price.expected / HOUR_S
-    cost = time_s.scaled(per_second)
-    return Estimate(cost.low, cost.expected, cost.high, weakest(time_s.basis, price.basis))
+    """US dollars for ``n_accelerators`` over ``time_s`` at the expected price; the interval is that of the time and of the
+    providers' prices."""
+    return product((time_s, price.per_hour)).scaled(n_accelerators / HOUR_S)

@@ -109,6 +109,8 @@ def bill(
 
 def counted_usd(way: Acquisition, cost: Bill) -> float:
     """Bill used for ranking, at its pessimistic end: rent at a typical provider's price, notebook credits at their price."""
+    if way.rent is not None:
+        return cost.calendar_s.high / HOUR_S * cost.usd_per_hour * way.market
     return max(cost.cost_usd.high * way.market, cost.credits_usd)
 
 

@@ -200,7 +200,7 @@ def _usd(option: Option[TrainingEstimate]) -> float:
 
 
 def limit_notes(options: Sequence[Option[TrainingEstimate]], wishes: Wishes) -> Iterator[str]:
-    """The cheapest that meets the deadline and the fastest within the budget, or what comes nearest, by name."""
+    """Named: the cheapest that meets the deadline; the fastest, cheapest and usual within the budget; or what comes nearest."""
 
     def words(o: Option[TrainingEstimate]) -> str:
         name = f"{o.cluster.n_accelerators}x {o.cluster.accelerator.name}"
@@ -215,7 +215,11 @@ def limit_notes(options: Sequence[Option[TrainingEstimate]], wishes: Wishes) -> 
     if wishes.budget_usd is not None:
         limit, within = format_usd(wishes.budget_usd), [o for o in options if not over_budget(o, wishes)]
         if within:
-            yield f"the fastest compared within the budget of {limit}: {words(min(within, key=lambda o: o.time_s.expected))}"
+            fastest, cheapest = min(within, key=lambda o: o.time_s.expected), min(within, key=_usd)
+            usual = max(within, key=lambda o: o.price.n_providers if o.price else 0)
+            others = (("cheapest", cheapest), ("rented by most providers", usual))
+            more = "".join(f"; {what}: {words(o)}" for what, o in others if o is not fastest)
+            yield f"the fastest compared within the budget of {limit}: {words(fastest)}{more}"
         else:
             yield f"none compared is within the budget of {limit}; cheapest: {words(min(options, key=_usd))}"
 

@@ -20,12 +20,14 @@ from types import MappingProxyType
 from gpuwise.errors import AmbiguousNameError, InputError, UnknownNameError
 from gpuwise.facts.hardware.accelerators import Accelerator, accelerators, with_memory
 from gpuwise.facts.hardware.counts import LONGEST_NAME, check_counts, leading_counts, readings
+from gpuwise.facts.hardware.instances import named_instance
 from gpuwise.facts.hardware.systems import (
     Cluster,
     System,
     box,
     default_system,
     joined,
+    system_key,
     system_names,
     system_with,
     systems,
@@ -274,7 +276,10 @@ def find_cluster(text: str, prefer: Iterable[str] = ()) -> Cluster:
     if system is not None:
         if len(counts) > 1:
             raise InputError(f"{text!r} contains {name!r} twice", hint=f"write {counts[0]}x{name}")
-        return Cluster(system, (counts or [1])[0] * _counted_by(system, name))
+        rows, instance = (counts or [1])[0], named_instance(name)
+        if instance is None:
+            return Cluster(system, rows * _counted_by(system, name))
+        return Cluster(system, rows * (instance.count or system.count), instance=instance.name, provider=instance.provider)
     accelerator, assumption = _part_of(name, counts, text, prefer)
     if len(counts) == 2:
         return Cluster(_host_of(accelerator, counts[1], text), counts[0] * counts[1], assumption)
@@ -455,21 +460,21 @@ def _usual_of_full_hosts(candidates: Iterable[str], counts: Sequence[int]) -> st
 
 
 def _find_system(text: str) -> System | None:
-    key = _system_key(text)
+    key = system_key(text)
     if "/" in key:
         return _systems_by_device().get(key)
-    named = _system_ids().get(key)
-    return None if named is None else usual_system(named)
+    if named := _system_ids().get(key):
+        return usual_system(named)
+    instance = named_instance(text)
+    if instance is None or instance.count is None:
+        return None
+    return _host_of(accelerators()[instance.accelerator_id], instance.count, text)
 
 
 def _counted_by(system: System, name: str) -> int:
     """Accelerators that ``name`` of ``system`` stands for: those of the rack, or of one host where it names that."""
-    hosts = {_system_key(alias) for alias in system.host_aliases}
-    return system.count if not system.rack or _system_key(name) in hosts else system.rack
-
-
-def _system_key(text: str) -> str:
-    return re.sub(r"[\s_-]+", "-", text.strip().lower())
+    hosts = {system_key(alias) for alias in system.host_aliases}
+    return system.count if not system.rack or system_key(name) in hosts else system.rack
 
 
 @cache
@@ -477,7 +482,7 @@ def _system_ids() -> Mapping[str, str]:
     """By id and alias."""
     table: dict[str, str] = {}
     for system_id, names in system_names().items():
-        table |= {_system_key(name): system_id for name in names}
+        table |= {system_key(name): system_id for name in names}
     return MappingProxyType(table)
 
 

@@ -6,6 +6,7 @@ Every rate is one direction, per accelerator unless the name differs. The tables
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -74,6 +75,10 @@ class Cluster:
     """Assumption for an ambiguous name, in words; empty for a clear one."""
     parts: tuple[Cluster, ...] = ()
     """Unlike cards of one host (:func:`joined`), whose mean is ``accelerator``; empty for one kind."""
+    instance: str = ""
+    """The cloud's instance type that was named; empty for others."""
+    provider: str = ""
+    """Whose ``instance`` it is."""
 
     @property
     def accelerator(self) -> Accelerator:
@@ -269,6 +274,11 @@ def usual_system(system_id: str) -> System:
     """The system with the device that it is usually sold with. Raises DataError."""
     record = _system_records()[system_id]
     return _system(record, accelerators()[record.names("accelerators")[0]])
+
+
+def system_key(text: str) -> str:
+    """The spelling under which a system or an instance type is looked up."""
+    return re.sub(r"[\s_-]+", "-", text.strip().lower())
 
 
 @cache

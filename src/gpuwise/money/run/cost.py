@@ -153,7 +153,7 @@ def _usd_per_hour(run: Run) -> Estimate:
         return exactly(0.0)
     on_demand, spot = run.price.expected, run.spot_usd_per_hour
     if spot is None:
-        return exactly(on_demand)
+        return run.price.per_hour
     share = operations()["spot_available"]
     low, expected, high = (on_demand + (spot - on_demand) * s for s in (share.high, share.expected, share.low))
     return Estimate(min(low, expected), expected, max(high, expected), "derived")

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from gpuwise.errors import InputError, LayoutError, UnpredictableError
 from gpuwise.facts.models.architecture import Architecture
-from gpuwise.money.cost import price_of, rent
+from gpuwise.money.cost import price_of
 from gpuwise.money.energy import energy
 from gpuwise.pick.compare.rows import Cell, FigureRow, Subject
 from gpuwise.pick.compare.serving import SubjectServing, serve_alike
@@ -22,7 +22,7 @@ from gpuwise.plan.goal import Wishes
 from gpuwise.plan.whole_run import whole_time
 from gpuwise.predict.estimate import Estimate
 from gpuwise.predict.step.training import TrainingEstimate
-from gpuwise.units import J_PER_KWH, MEGA, format_count
+from gpuwise.units import HOUR_S, J_PER_KWH, MEGA, format_count
 from gpuwise.workload.changes.change import Change
 from gpuwise.workload.changes.registry import label
 from gpuwise.workload.changes.strategy import LORA_RANK
@@ -230,7 +230,7 @@ def _rented(s: Subject, time_s: Estimate, today: datetime.date) -> Cell:
     if price is None:
         return Cell(None, "it has no rental offer")
     # the price's own spread is shown in its row: here the interval and the basis are those of the time
-    cost = replace(rent(time_s, s.count, price), basis=time_s.basis)
+    cost = time_s.scaled(s.count * price.expected / HOUR_S)
     cell = Cell.of(cost, f"time at the rent of {price.provider}")
     return replace(cell, weak=cell.weak or price.stale)
 

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuwise.facts.hardware.accelerators import accelerators
+from gpuwise.facts.hardware.instances import INSTANCE_SCHEMA
 from gpuwise.facts.offers.feeds.names import (
-    INSTANCE_SCHEMA,
     UnclearName,
     instance_rule,
     may_be,

@@ -17,6 +17,7 @@ from types import MappingProxyType
 
 from gpuwise.errors import DataError
 from gpuwise.facts.hardware.accelerators import Accelerator, accelerators
+from gpuwise.facts.hardware.instances import Instance, instances
 from gpuwise.facts.loading import Field, Record
 from gpuwise.facts.sources import cited_rows
 from gpuwise.units import GIB
@@ -29,7 +30,7 @@ _MEMORY = re.compile(r"(?<![a-z0-9.])([0-9]{1,3})\s*-?g(?:i?b)?(?![a-z0-9])")
 _HBM = re.compile(r"hbm[0-9]e?(?![a-z0-9])")
 _NOISE = frozenset({"nvidia", "amd", "intel", "geforce", "tesla", "instinct", "radeon", "nvlink", "gpu", "edition", "generation"})
 
-_text, _optional = Field("text"), Field("text", required=False)
+_text = Field("text")
 PROVIDER_SCHEMA: dict[str, Field] = {
     "feed": _text,
     "name": _text,
@@ -39,14 +40,6 @@ PROVIDER_SCHEMA: dict[str, Field] = {
     "memory": Field("text", choices=("card", "total", "none")),
     "regions": Field("text", choices=("listed", "open")),
     "placeholder_usd": Field("number", required=False),
-    "source": _text,
-}
-INSTANCE_SCHEMA: dict[str, Field] = {
-    "provider": _text,
-    "instance": _text,
-    "accelerator": _text,
-    "count": Field("integer", required=False),
-    "feed_name": _optional,
     "source": _text,
 }
 NAME_SCHEMA: dict[str, Field] = {"name": _text, "accelerators": Field("names"), "source": _text}
@@ -65,17 +58,6 @@ class FeedProvider:
     placeholder_usd: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class InstanceRule:
-    """Accelerators of an instance type, from the provider's own documents."""
-
-    provider: str
-    instance: str
-    accelerator_id: str
-    count: int | None
-    feed_name: str
-
-
 class UnclearName(Exception):
     """A feed's name that does not mean one device; ``str()`` is the reason for people."""
 
@@ -87,15 +69,15 @@ def provider_of(feed: str, name: str) -> FeedProvider:
     return feed_provider or FeedProvider(name.lower(), "list", "", "card", "listed", None)
 
 
-def instance_rule(provider: str, instance: str) -> InstanceRule | None:
+def instance_rule(provider: str, instance: str) -> Instance | None:
     """The rule for an instance type of a provider, if there is one."""
     for rule in _rules().get(provider, ()):
-        if fnmatchcase(instance, rule.instance):
+        if fnmatchcase(instance, rule.name):
             return rule
     return None
 
 
-def rules_of(provider: str) -> tuple[InstanceRule, ...]:
+def rules_of(provider: str) -> tuple[Instance, ...]:
     """Every rule of a provider."""
     return _rules().get(provider, ())
 
@@ -204,16 +186,9 @@ def _providers() -> Mapping[tuple[str, str], FeedProvider]:
 
 
 @cache
-def _rules() -> Mapping[str, tuple[InstanceRule, ...]]:
-    by_provider: dict[str, list[InstanceRule]] = {}
-    for r in cited_rows("instance_accelerators.csv", INSTANCE_SCHEMA):
-        rule = InstanceRule(
-            r.text("provider"),
-            r.text("instance"),
-            catalogue_id(r, r.text("accelerator")),
-            r.maybe_integer("count"),
-            r.text("feed_name"),
-        )
+def _rules() -> Mapping[str, tuple[Instance, ...]]:
+    by_provider: dict[str, list[Instance]] = {}
+    for rule in instances():
         by_provider.setdefault(rule.provider, []).append(rule)
     return MappingProxyType({provider: tuple(rules) for provider, rules in by_provider.items()})
 

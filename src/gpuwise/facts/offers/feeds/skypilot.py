@@ -189,7 +189,7 @@ def _machines_of(row: _Row, feed_provider: FeedProvider, hosts: Mapping[tuple[st
         return [_listing(row, feed_provider)]
     count = _count(row.count)
     for rule in rules_of("gcp"):
-        host = hosts.get((rule.instance, row.zone))
+        host = hosts.get((rule.name, row.zone))
         if rule.feed_name != row.name or rule.count != count or host is None:
             continue
         prices = (_usd(row.price), _usd(host.price))
@@ -197,7 +197,7 @@ def _machines_of(row: _Row, feed_provider: FeedProvider, hosts: Mapping[tuple[st
             raise UnclearName(f"placeholder price of {feed_provider.placeholder_usd:g}")
         spots = (_maybe_usd(row.spot), _maybe_usd(host.spot))
         spot = None if None in spots or feed_provider.placeholder_usd in spots else sum(s for s in spots if s)
-        return [Listing(rule.instance, row.region, rule.accelerator_id, count, sum(prices), spot)]
+        return [Listing(rule.name, row.region, rule.accelerator_id, count, sum(prices), spot)]
     raise UnclearName("price of accelerators without their machine")
 
 
