@@ -19,9 +19,9 @@ from gpuwise.calibrate.scores import Scores
 from gpuwise.dtypes import TENSOR_BYTES
 from gpuwise.errors import GpuwiseError, require
 from gpuwise.facts.hardware.accelerators import Accelerator
+from gpuwise.facts.hardware.links import without_peer_access
 from gpuwise.facts.hardware.naming import find_cluster
 from gpuwise.predict.coefficients import load_json
-from gpuwise.predict.comm.fabric import without_peer_access
 from gpuwise.predict.kernels.memory_bound import dram_rate
 from gpuwise.predict.step.capture_time import captured_time
 from gpuwise.predict.step.sharding_time import gradient_bytes, replicas_exposed_s

@@ -245,6 +245,9 @@ class Training:
     """Accept plans whose probability of running out of memory is at most this."""
     host_memory: Annotated[Bytes | None, Parameter(show_default="the system's", group=SOMETIMES)] = None
     """RAM of each host, for what is offloaded: 64GB."""
+    link: Annotated[str | None, Parameter(show_default="the system's", metavar="LINK", group=SOMETIMES)] = None
+    """Links between the GPUs of a host: pcie3x8 (also 4x16 ...), nvlink (a bridge), no-p2p, or a file that nvidia-smi topo -m was
+    printed to."""
 
 
 WIDEST = 24
@@ -335,6 +338,7 @@ def wishes_of(training: Training, fixed: LayoutOptions, **more: Any) -> Any:
         packed_document_len=training.packed,
         risk=RISK if training.risk is None else training.risk,
         host_memory_bytes=training.host_memory,
+        link=training.link,
         fixed={name: asked.pop(name) for name in OPTIONS if name in asked and name not in (*WISHED, "precision")},
         **asked,
         **more,

@@ -52,8 +52,8 @@ class Price:
 
     @property
     def per_hour(self) -> Estimate:
-        """Dollars an hour and accelerator, from the cheapest to the dearest provider where none is named: one more than ``n`` providers
-        asks a price inside with (n - 1) / (n + 1)."""
+        """Dollars an hour and accelerator, from the cheapest to the dearest of ``n`` providers where none is named: another one's
+        price is inside with (n - 1) / (n + 1)."""
         if self.origin in ("market", "like"):
             return Estimate(self.low, self.expected, self.high, self.basis)
         return Estimate(self.expected, self.expected, self.expected, self.basis)

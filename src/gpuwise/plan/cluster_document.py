@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from gpuwise.errors import DataError, InputError
 from gpuwise.facts.hardware.accelerators import accelerators
+from gpuwise.facts.hardware.links import link_words
 from gpuwise.facts.hardware.systems import Cluster, System, system_named
 from gpuwise.predict.memory.device import usable_bytes
 
@@ -22,6 +23,7 @@ def cluster_document(cluster: Cluster) -> dict[str, object]:
         "systems": cluster.n_systems,
         "device_bytes": cluster.accelerator.memory_bytes,
         "usable_bytes": usable_bytes(cluster.accelerator),
+        "links": link_words(cluster),
     }
 
 

@@ -13,6 +13,7 @@ from dataclasses import replace
 from itertools import islice
 
 from gpuwise.errors import InputError, LayoutError, UnpredictableError
+from gpuwise.facts.hardware.links import with_links
 from gpuwise.facts.hardware.naming import find_cluster
 from gpuwise.facts.hardware.systems import Cluster, with_host_memory
 from gpuwise.facts.models.architecture import Architecture
@@ -221,7 +222,7 @@ def enough_accelerators(goal: Goal, today: datetime.date) -> Iterator[OtherHardw
     for times in (2, 4, 8, 16, 32, 64):
         try:
             found = find_cluster(f"{n * times}x{goal.cluster.accelerator.typed}")
-            cluster = with_host_memory(found, goal.wishes.host_memory_bytes)
+            cluster = with_links(with_host_memory(found, goal.wishes.host_memory_bytes), goal.wishes.link)
             wider = replace(goal, cluster=cluster, wishes=replace(goal.wishes, fixed={}))
             fastest = find_in(wider, default_space)
         except (InputError, UnpredictableError):

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, fields, replace
 
 from gpuwise.errors import InputError, UnknownNameError
 from gpuwise.facts.hardware.accelerators import Accelerator
+from gpuwise.facts.hardware.links import link_words, with_links
 from gpuwise.facts.hardware.systems import Cluster, with_host_memory
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.facts.models.stored import check_trainable
@@ -84,6 +85,8 @@ class Wishes:
     """Maximum accepted probability of running out of memory."""
     host_memory_bytes: float | None = None
     """Memory of each host; ``None``: the system's."""
+    link: str | None = None
+    """Links inside each host, as :func:`gpuwise.facts.hardware.links.with_links` reads them; ``None``: the system's."""
 
     @property
     def fine_tuning(self) -> bool:
@@ -244,9 +247,11 @@ def make_goal(arch: Architecture, cluster: Cluster, wishes: Wishes) -> Goal:
     check_wishes(wishes)
     task, guess = task_of(arch, wishes)
     check_trainable(arch, base_in_4_bits=wishes.quantized_base)
-    cluster = with_host_memory(cluster, wishes.host_memory_bytes)
+    cluster = with_links(with_host_memory(cluster, wishes.host_memory_bytes), wishes.link)
     tuning = task.checkpoint
     assumed = [words for words in (arch.assumption, cluster.assumption, guess) if words]
+    if "count" in cluster.system.assumed and wishes.link is None and (words := link_words(cluster)):
+        assumed.append(f"links {words}")
     seq_len = wishes.seq_len
     if seq_len is None:
         seq_len, why = default_seq_len(arch, task)

@@ -38,7 +38,7 @@ MOST_TOKENS = 1e18
 _MOST_NUMBER, _MOST_WHOLE, _LONGEST_TEXT = 1e30, 2**53, 2000
 _CHOICES: Mapping[str, tuple[str, ...]] = {
     **CHOICES,
-    "topology": ("switch", "mesh", "torus", "pcie", "single"),
+    "topology": ("switch", "mesh", "torus", "pcie", "pcie-host", "single"),
 }
 _ABOVE_ZERO = {
     *("memory_bytes", "memory_bandwidth_bytes_per_s", "link_bytes_per_s", "network_bytes_per_s", "count", "domain_size"),

@@ -93,6 +93,7 @@ TRAINING = (
     Field("lora", "LoRA", "flag", more=True),
     Field("half_weights", "Weights in 16 bits", "flag", more=True),
     Field("host_memory", "RAM of a host", example="64GB", more=True),
+    Field("link", "Links between GPUs", example="nvlink", more=True),
     *_strategy(),
 )
 MONEY = (Field("price", "Dollars a GPU-hour", example="2.5", more=True), Field("provider", "Provider", more=True))

@@ -22,12 +22,12 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from gpuwise.facts.hardware.links import is_staged
 from gpuwise.facts.hardware.systems import System
 from gpuwise.predict.coefficients import load_arrays, load_json
 from gpuwise.predict.estimate import Basis
@@ -42,7 +42,6 @@ _MEASURED_GROUPS = (2, 4, 8)
 SWITCH_REDUCTION = ("nvlink4", "nvlink5")
 """Link classes whose switch sums (NVLink SHARP)."""
 _RING_OPS = ("all_gather", "reduce_scatter", "broadcast")
-_GEFORCE = re.compile(r"GeForce|\bRTX [2345]0[5-9]0|\bGTX|TITAN", re.IGNORECASE)
 
 
 class Fabric(NamedTuple):
@@ -84,12 +83,6 @@ class Fabric(NamedTuple):
     def host_size(self) -> int:
         """Accelerators reachable without the scale-out network."""
         return max(self.host_count, self.domain_size)
-
-
-def without_peer_access(system: System) -> System:
-    """``system`` whose devices reach each other through the host's memory alone (NCCL_P2P_DISABLE=1)."""
-    rate = system.accelerator.pcie_bytes_per_s or system.link_bytes_per_s
-    return replace(system, topology="pcie-host", link_kind="pcie", link_bytes_per_s=rate)
 
 
 class Domain(NamedTuple):
@@ -260,7 +253,7 @@ def _pcie(c: dict[str, Any], fill_bytes: float, fabric: Fabric, op: str, n: int,
     if n > most:
         low, simple = low * n / most, simple * n / most
     wire = KNOTS * bus_factor(op, n) / rate
-    if _GEFORCE.search(fabric.accelerator):
+    if is_staged("pcie", fabric.accelerator):
         return c["staged_latency"] * low + wire / _staged_share(c, fill_bytes, n)
     return np.minimum(low + wire / c["low_rate"], simple + wire / c["simple_rate"])
 

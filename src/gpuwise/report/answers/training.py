@@ -366,7 +366,7 @@ def _planned(d: At, best: At) -> Answer:
             Section("step", PLAN["step"], [step_stack(best)]),
             Section("memory", PLAN["memory"], [memory_stack(best, limit), Notes(list(_memory_notes(best)))]),
             *([Section("changes", PLAN["changes"], [changes])] if changes is not None else []),
-            Section("layout", PLAN["layout"], [_pairs(PLAN["layout"], _layout_rows(best["strategy"], goal))]),
+            Section("layout", PLAN["layout"], [_pairs(PLAN["layout"], [*_layout_rows(best["strategy"], goal), *_links(d)])]),
             Section("numbers", PLAN["numbers"], [_numbers(d, best), Notes(list(_basis(d, best)))]),
             *_levels(best),
             *_layouts(d, best, limit),
@@ -529,6 +529,12 @@ SHARDED = {
     "zero3": "zero3 / FSDP (and weights)",
     "hybrid": "hybrid (FSDP inside a system)",
 }
+
+
+def _links(d: At) -> Iterator[tuple[str, Phrase]]:
+    """The links of a host with several GPUs."""
+    if words := d["cluster"]["links"].text:
+        yield "links", words
 
 
 def _layout_rows(s: At, goal: At) -> Iterator[tuple[str, Phrase]]:
