@@ -407,7 +407,9 @@ def as_asked(goal: Goal, strategy: Strategy) -> Strategy:
 def _with_experts(base: Strategy, wishes: Wishes, arch: Architecture, year: int | None) -> Strategy:
     """``base`` with the requested expert all-to-all, or that of its stack in ``year``."""
     dated = arch.moe is not None and year is not None and year < HIDDEN_EXPERTS_SINCE
-    older = dated and not find_stack(base.stack).own_exchange
+    stack = find_stack(base.stack)
+    chosen = stack.layout.chooses_dispatch or stack.own_exchange or stack.one_program
+    older = arch.moe is not None and (not chosen or (dated and not stack.own_exchange))
     return replace(
         base,
         etp=1 if arch.moe is None else wishes.etp,

@@ -22,6 +22,12 @@ FP8_DISPATCH_BYTES = 1.0 + 4.0 / 128
 """An 8-bit element and its share of an fp32 scale per 128 (DeepSeek-V3, arXiv 2412.19437, section 3.3.3)."""
 
 
+_PICK, _ADD = 4.0, 5.0
+"""Kernels of an expert in a loop beside its products (transformers 4.57 models/qwen3_moe/modeling_qwen3_moe.py): three for the
+places of its tokens and one to pick them out; activation, product with the gate, the routing weights picked out and applied, the
+sum."""
+
+
 class Experts(Block):
     """The experts in place of a layer's MLP."""
 
@@ -64,6 +70,7 @@ class Experts(Block):
         tokens = p.shard_tokens
         routed = tokens * moe.n_active
         placed = routed * (p.etp if p.ep == 1 else 1)
+        loops = local if p.stack.loops_experts else 0
         width = moe.latent or h
         # routing is computed in fp32 (Megatron-Core moe_router_dtype, DeepSeek-V3 section 2.1.2)
         rows.to.add(
@@ -86,7 +93,7 @@ class Experts(Block):
             "moe.permute",
             float(placed * width),
             float(placed * width),
-            n_kernels=2.0,
+            n_kernels=max(_PICK * loops, 2.0),
             backward_read=float(placed * width),
             backward_written=float(tokens * width),
         )
@@ -102,7 +109,7 @@ class Experts(Block):
             float(placed * width),
             float(tokens * width),
             saved=float(placed) + (float(placed * width) if p.stack.keeps_expert_outputs else 0.0),
-            n_kernels=2.0,
+            n_kernels=max(_ADD * loops, 2.0),
             backward_read=float(tokens * width),
             backward_written=float(placed * width),
         )
@@ -144,7 +151,7 @@ def _grouped_mlp(rows: Rows, arch: Architecture, moe: Moe, local: int, routed: i
     ffn, routed = moe.expert_ffn // rows.point.etp, routed * rows.point.etp
     up = ffn * (2 if arch.gated_mlp else 1)
     width = moe.latent or arch.hidden
-    _grouped(rows, "moe.up", local, routed, width, up)
+    _grouped(rows, "moe.up", local, routed, width, up, gated=arch.gated_mlp)
     _expert_bias(rows, arch, "moe.up", local, float(routed * up))
     activation(rows, arch, "moe", float(routed * ffn))
     _grouped(rows, "moe.down", local, routed, ffn, width)
@@ -166,13 +173,15 @@ def _expert_bias(rows: Rows, arch: Architecture, name: str, local: int, elements
     )
 
 
-def _grouped(rows: Rows, name: str, local: int, routed: int, k: int, n: int) -> None:
+def _grouped(rows: Rows, name: str, local: int, routed: int, k: int, n: int, *, gated: bool = False) -> None:
     """One of the experts' linears with its two backward products; inputs are cast and saved as in a linear layer."""
     p = rows.point
     e = p.element_bytes
     flop, weights = 2.0 * routed * k * n, float(local * k * n)
     frozen = p.lora_rank > 0
     n_kernels, kernel = (float(local), "streams") if p.stack.expert_streams else (1.0, "")
+    if p.stack.loops_experts:
+        n_kernels = local * (2.0 if name == "moe.up" and gated else 1.0)
     saved_width = FORMAT_BYTES[p.precision] + SCALE_BYTES_PER_ELEMENT.get(p.precision, 0.0) if p.precision in QUANTIZED else e
     rows.quantize(name, FWD, routed, k, n, frozen)
     rows.to.add(

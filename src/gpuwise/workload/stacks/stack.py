@@ -146,6 +146,8 @@ class Stack:
     expert_streams: bool = False
     """Each expert's product is a launch of the matmul library, on streams side by side (Transformer Engine GroupedLinear);
     otherwise one grouped kernel."""
+    loops_experts: bool = False
+    """The experts are modules that a Python loop calls one after another, each with its own tokens picked out and added back."""
     trains_prediction: bool = False
     """A model's multi-token-prediction blocks are trained with it, behind the last layer."""
     per_op: bool = False
