@@ -424,3 +424,17 @@ def test_a_field_without_a_wish_of_its_own_reaches_the_strategy() -> None:
     asked = Wishes(fixed={"row_scales": True, "overlap_dp": False, "tp": 2})
     (base,) = make_goal(find_model("llama-3.1-8b"), find_cluster("8xH100-SXM"), asked).bases
     assert base.row_scales and not base.overlap_dp and base.tp == 1, "what is searched is not the base's"
+
+
+@pytest.mark.parametrize(
+    ("fixed", "batch"),
+    [
+        ({"micro_batch": 12, "accumulation": 5, "dp": 8}, 480),
+        ({"micro_batch": 7, "accumulation": 3}, 168),
+        ({"micro_batch": 12}, 480),
+        ({"micro_batch": 16, "tp": 2}, 512),
+    ],
+)
+def test_an_assumed_batch_follows_the_given_parts(fixed: dict[str, int], batch: int) -> None:
+    goal = make_goal(find_model("gpt2"), find_cluster("8xA100-40GB-SXM"), Wishes(tokens=1e10, fixed=fixed))
+    assert goal.global_batch == batch

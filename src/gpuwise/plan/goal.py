@@ -263,7 +263,7 @@ def make_goal(arch: Architecture, cluster: Cluster, wishes: Wishes) -> Goal:
         )
     global_batch = wishes.global_batch
     if global_batch is None:
-        global_batch, why = _batch(arch, cluster, seq_len, task, wishes.tokens)
+        global_batch, why = _batch(arch, cluster, seq_len, task, wishes)
         if wishes.step_in_backward:
             global_batch = cluster.n_accelerators * int(wishes.fixed.get("micro_batch", 1))
             why = "one micro-batch on each accelerator: an update in the backward pass accumulates nothing"
@@ -437,10 +437,18 @@ def _halved(base: Strategy) -> Strategy:
     return LOW_PRECISION.apply(base, form)
 
 
-def _batch(arch: Architecture, cluster: Cluster, seq_len: int, task: Task, tokens: float | None) -> tuple[int, str]:
-    """The default batch, moved to one that the cluster's devices divide; adapters have no other layout than a sequence each."""
-    usual, why = default_global_batch(arch, seq_len, task, tokens=tokens)
-    n = cluster.n_accelerators
+def _batch(arch: Architecture, cluster: Cluster, seq_len: int, task: Task, wishes: Wishes) -> tuple[int, str]:
+    """The default batch, moved to what the given parts of a batch, or else the cluster's devices, divide; adapters have no other
+    layout than a sequence each."""
+    usual, why = default_global_batch(arch, seq_len, task, tokens=wishes.tokens)
+    n, given = cluster.n_accelerators, [name for name in ("micro_batch", "accumulation", "dp") if name in wishes.fixed]
+    if "micro_batch" in given or "accumulation" in given:
+        split = math.prod(int(wishes.fixed.get(name, 1)) for name in ("tp", "pp", "cp"))
+        step = math.prod(int(wishes.fixed[name]) for name in given) * (1 if "dp" in given else max(n // split, 1))
+        if len(given) == 3 or given == ["micro_batch", "accumulation"]:
+            return step, "micro-batch x accumulation x data-parallel ranks"
+        if usual % step:
+            return max(round(usual / step), 1) * step, why + f", {usual:,} moved to a multiple of {step:,}, as given"
     if task.method != "full" and n > usual:
         return n, f"one for each of {n:,} accelerators"
     batch = batch_for_devices(usual, n)
