@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import re
 from pathlib import Path
 
 import pytest
@@ -318,3 +320,43 @@ trainer.save_model("out")
     assert capture.batch == 16 and len(capture.steps) == 2
     products = {s.inputs[0].dtype for s in capture.signatures if s.op == "aten.mm.default"}
     assert products == {"bf16"}
+
+
+TRAINS = """
+import math, torch
+torch.set_default_tensor_type("torch.cuda.FloatTensor")
+net = torch.nn.Linear(8, 8)
+optimizer = torch.optim.SGD(net.parameters(), 0.1)
+for _ in range(4):
+    loss = net(torch.randn(4, 8)).square().mean()
+    loss.backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "hint"),
+    [
+        ("    if loss.item() < 5:\n        raise ValueError('wrong')", r"values are read back before that \(train.py:10\)"),
+        ("    {}[0]", "as it would on a GPU"),
+        ("    input()", "standard input"),
+        ("    raise RuntimeError('Found no NVIDIA driver on your system')", "not pretended"),
+        ("    raise OSError('CUDA_HOME environment variable is not set')", "CUDA toolkit"),
+    ],
+)
+def test_a_hint_says_what_is_true_of_the_error(line: str, hint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO())
+    path = tmp_path / "train.py"
+    path.write_text(TRAINS + line)
+    with pytest.raises(UserCodeError) as error:
+        find_target(str(path), whole=True).capture()
+    assert re.search(hint, str(error.value.hint))
+
+
+def test_a_default_type_of_cuda_makes_tensors_there_and_is_put_back(tmp_path: Path) -> None:
+    import torch
+
+    path = tmp_path / "train.py"
+    path.write_text(TRAINS)
+    assert find_target(str(path), whole=True).capture().parameter_count == 72
+    assert torch.get_default_device().type == "cpu" and torch.zeros(1).device.type == "cpu"

@@ -41,6 +41,7 @@ def source_of(
     optimizer: str | None = None,
     name: str | None = None,
     options: Mapping[str, object] | None = None,
+    ranks: int = 1,
 ) -> Source:
     """``subject`` (``train.py:make_step``, a function that makes a step, a module class, a transformers configuration) with
     the requested precision and optimizer. Raises UnknownNameError for an unknown precision or optimizer."""
@@ -57,7 +58,7 @@ def source_of(
 
         subject = find_target(subject, whole=True)
     label = name or getattr(subject, "text", None) or getattr(subject, "__name__", type(subject).__name__)
-    return Source(subject, str(label), changes, dict(options or {}))
+    return Source(subject, str(label), changes, dict(options or {}), ranks)
 
 
 @frozen_heap()
@@ -103,7 +104,7 @@ def fit_step(
         _check_ready(batch, precision, optimizer, changes)
         step, estimate = CapturedStep(subject.name, subject, subject.batch, seq, precision), judge(subject)
     else:
-        source = source_of(subject, precision=precision, optimizer=optimizer, options=options)
+        source = source_of(subject, precision=precision, optimizer=optimizer, options=options, ranks=cluster.n_accelerators)
         step, estimate = captured_at(source, card, batch, seq, precision, judge, tell or silent)
         if changes:
             trial = Trial(

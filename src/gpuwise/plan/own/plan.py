@@ -74,7 +74,7 @@ def plan_step(
     if isinstance(subject, Capture):
         step, estimate = CapturedStep(subject.name, subject, subject.batch, seq, "as-is"), None
     else:
-        source = source_of(subject, precision=precision, optimizer=optimizer, options=options)
+        source = source_of(subject, precision=precision, optimizer=optimizer, options=options, ranks=cluster.n_accelerators)
         step, estimate = captured_at(source, card, batch, seq, precision, judge, tell or silent, fastest=True)
     capture, size = step.capture, step.batch
     _check_samples(samples, size)

@@ -15,7 +15,7 @@ from gpuwise.predict.step.sharding_time import gradient_bytes, replicas_exposed_
 from gpuwise.workload.capture.captured import Capture
 
 COUNTS = (1, 2, 4, 8)
-ONE, DDP, FSDP = "one", "DDP", "FSDP"
+ONE, DDP, FSDP, OWN = "one", "DDP", "FSDP", "as written"
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,19 +25,24 @@ class Scaling:
     n: int
     step_time_s: Estimate
     samples_per_s: float
-    exposed_s: float
-    """Collective time that is not overlapped with compute."""
-    efficiency: float
-    """Samples a second over ``n`` times those of one GPU."""
+    exposed_s: float | None
+    """Collective time that is not overlapped with compute; None where the program itself is on several GPUs."""
+    efficiency: float | None
+    """Samples a second over ``n`` times those of one GPU; None as before."""
     how: str = DDP
-    """``one``, ``DDP`` or ``FSDP`` (parameters gathered for each block: ``fully_shard``)."""
+    """``one``, ``DDP``, ``FSDP`` (parameters gathered for each block: ``fully_shard``) or ``as written``: the program's own."""
     memory_bytes: float | None = None
     """Process memory of one GPU; None where it was not worked out."""
     fits: bool | None = None
 
 
 def scaling_of(cluster: Cluster, capture: Capture, estimate: StepEstimate, one: Estimate, batch: int) -> tuple[Scaling, ...]:
-    """One GPU, then DDP and FSDP on powers of two of them up to the cluster's own number."""
+    """One GPU, then DDP and FSDP on powers of two of them up to the cluster's own number; these ranks alone where the program was
+    captured as one of several."""
+    ranks = capture.settings.world_size
+    if ranks > 1:
+        samples_per_s = ranks * batch / one.expected
+        return (Scaling(ranks, one, samples_per_s, None, None, OWN, estimate.memory_bytes.expected, estimate.fits),)
     rows: list[Scaling] = []
     for n in _counts(cluster):
         rows.append(scaled(cluster, capture, estimate, one, batch, n))

@@ -8,6 +8,7 @@ from typing import Any
 
 from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.workload.capture.captured import Capture
+from gpuwise.workload.capture.errors import UserCodeError
 from gpuwise.workload.changes.change import Change, Sites
 
 PRECISIONS: Mapping[str, tuple[Change, ...]] = {
@@ -29,6 +30,8 @@ class Source:
     changes: tuple[Change, ...] = ()
     """Changes applied in every capture: the requested precision."""
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    ranks: int = 1
+    """How many there are of a program that runs as a rank of torchrun."""
 
     @property
     def is_script(self) -> bool:
@@ -39,18 +42,22 @@ class Source:
         self, accelerator: Accelerator, batch: int | None, seq: int | None = None, changes: Sequence[Change] = (), parts: int = 1
     ) -> tuple[Capture, Sites]:
         """The step at ``batch`` and ``seq`` for ``accelerator``; of a whole script, that have no ``batch``, with its loaders'
-        batches cut in ``parts``. Raises the user's own exceptions, and InputError."""
+        batches cut in ``parts``. A program that needs torchrun is captured as the first of ``ranks``. Raises the user's own
+        exceptions, and InputError."""
         from gpuwise.workload.capture.rerun import captured_with
 
-        return captured_with(
-            self.subject,
-            (*self.changes, *changes),
-            parts if self.is_script else 1,
-            batch=batch,
-            seq=seq,
-            capability=capability_of(accelerator),
-            **self.options,
-        )
+        def run(**more: Any) -> tuple[Capture, Sites]:
+            own = (*self.changes, *changes), parts if self.is_script else 1
+            return captured_with(
+                self.subject, *own, batch=batch, seq=seq, capability=capability_of(accelerator), **{**self.options, **more}
+            )
+
+        try:
+            return run()
+        except UserCodeError as error:
+            if not error.is_ranks:
+                raise
+        return run(world_size=self.ranks)
 
 
 def capability_of(accelerator: Accelerator) -> tuple[int, int]:

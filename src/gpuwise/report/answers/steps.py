@@ -113,7 +113,9 @@ def plan_answer(document: Mapping[str, Any], assumed: str = "") -> Answer:
 
 def _captured(d: At) -> str:
     n = d["captures"].number
-    return f"{n:.0f} capture{'s' * (n > 1)} of two steps without a GPU" + (", one for each change" if n > 1 else "")
+    ranks = d["settings"]["world_size"].number
+    first = f", as the first of {ranks:.0f} ranks of torchrun" if ranks > 1 else ""
+    return f"{n:.0f} capture{'s' * (n > 1)} of two steps without a GPU{first}" + (", one for each change" if n > 1 else "")
 
 
 def _head(d: At) -> Phrase:

@@ -28,7 +28,7 @@ def capture(
     batch: int | None = None,
     seq: int | None = None,
     name: str | None = None,
-    world_size: int = 1,
+    world_size: int | None = None,
     rank: int = 0,
     keywords: Mapping[str, Any] | None = None,
     interventions: Iterable[Any] = (),
@@ -45,7 +45,8 @@ def capture(
     ``None`` for none. ``loss``: a function of the output, or of the output and the inputs; default: ``output.loss`` or the mean
     of the first floating tensor. ``train=False`` captures the forward without a graph. ``batch`` and ``seq`` size the default
     inputs of a configuration. ``n_steps`` steps are run; the last is the steady one. ``interventions`` are functions of the
-    simulated accelerator that return a context manager, entered before the step is built.
+    simulated accelerator that return a context manager, entered before the step is built. With ``world_size`` the program is
+    rank ``rank`` of so many, as torchrun starts it (1: alone in its group); default: no rank, a single process.
 
     ``guess`` sets the output size of operations whose size depends on values: a share by kind (``{"nonzero": 0.125}``;
     ``unique``, ``nms``), or ``"bound"`` for the maximum. Default: a balanced choice from the program's operations (one of 8
@@ -60,7 +61,7 @@ def capture(
 
     guesses = check_guess(guess)
     request = ModuleOptions(inputs, optimizer, loss, train, device, batch, seq)
-    machine = Machine(capability, device_name, total_memory_bytes, max(1, min(8, world_size)), guesses, guess == "bound")
+    machine = Machine(capability, device_name, total_memory_bytes, min(8, world_size or 1), guesses, guess == "bound")
     try:
         return run_capture(
             step_or_module,
@@ -102,7 +103,9 @@ def check_guess(guess: Mapping[str, float] | str | None) -> dict[str, float]:
     return dict(guess or {})
 
 
-def _check(*, n_steps: int, batch: int | None, seq: int | None, device: str, capability: Any, world_size: int, rank: int) -> None:
+def _check(
+    *, n_steps: int, batch: int | None, seq: int | None, device: str, capability: Any, world_size: int | None, rank: int
+) -> None:
     for what, value in (("n_steps", n_steps), ("batch", batch), ("seq", seq), ("world_size", world_size)):
         if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
             raise InputError(
@@ -110,7 +113,7 @@ def _check(*, n_steps: int, batch: int | None, seq: int | None, device: str, cap
             )
     if device.partition(":")[0] not in DEVICES:
         raise InputError(f"cannot capture on {device!r}", hint="the pretended device is 'cuda' (or 'cpu' for comparison)")
-    if not 0 <= rank < world_size:
-        raise InputError(f"rank {rank} is not one of {world_size}", hint="ranks count from 0")
+    if not 0 <= rank < (world_size or 1):
+        raise InputError(f"rank {rank} is not one of {world_size or 1}", hint="ranks count from 0")
     if len(tuple(capability)) != 2 or capability[0] < 3:
         raise InputError(f"{capability!r} is not a compute capability", hint="give two numbers, for example (8, 0) for an A100")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import traceback
 from collections.abc import Iterator
@@ -16,6 +17,8 @@ _OURS = str(Path(__file__).resolve().parents[2])
 _NO_RULE = re.compile(r"no fake impl registered for <CustomOpDef\(([\w:.]+)\)>")
 _LAUNCHERS_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 _PYTHONS = ("<frozen importlib", "<frozen runpy>")
+_DRIVERS = ("libcuda.so", "NVIDIA driver", "No CUDA GPUs", "nvidia-smi", "NVML")
+"""Words of errors where the driver is missing."""
 _META_KERNELS = (
     "/torch/_ops.py",
     "/torch/_prims_common/",
@@ -35,6 +38,8 @@ class UserCodeError(InputError):
     def __init__(self, what: str, error: BaseException) -> None:
         self.trace = users_trace(error)
         self.kind = type(error).__name__
+        self.is_ranks = _is_of_a_launcher(error)
+        """Whether the program runs as a rank of torchrun, which was not there."""
         super().__init__(
             f"{what} raised {self.kind}: {_first_line(error)}\n{self.trace}".rstrip(),
             hint=_hint_of(error),
@@ -44,12 +49,26 @@ class UserCodeError(InputError):
 def _hint_of(error: BaseException) -> str:
     if "SparseTensorImpl" in str(error) or "not linked with support for cuda" in str(error):
         return "sparse tensors have no stand-in without their values: the step cannot be captured without a GPU"
+    files = [f.filename for f in traceback.extract_tb(error.__traceback__)]
+    if f"{os.sep}triton{os.sep}" in "".join(files[-3:]):
+        return (
+            "Triton compiles for a GPU's driver, which is not here: wrap the kernel in torch.library.custom_op and register_fake"
+        )
+    if any(name.endswith("cpp_extension.py") for name in files) or "CUDA_HOME" in str(error):
+        return "it builds a CUDA extension, which needs the CUDA toolkit: install the extension, or leave it out of this run"
+    if isinstance(error, EOFError):
+        return "the script reads from its standard input, which is empty here: give the answer by its arguments, after --"
+    if any(words in str(error) for words in _DRIVERS):
+        return "it asks the GPU's driver, which is not here and not pretended: leave that out of this run"
     if isinstance(error, AssertionError):
         return "an assertion that depends on values may fail here alone: without a GPU none are computed"
     if _is_of_a_launcher(error):
+        return "as a rank of torchrun it fails too: name a function that returns one step of a single process, train.py:make_step"
+    lines: list[str] = getattr(error, "read_back", [])
+    if lines:
         return (
-            "the script runs as one rank of a launcher (torchrun), which is not started here: name a function of it that "
-            "returns one step of a single process, train.py:make_step"
+            f"values are read back before that ({', '.join(lines[:3])}) and are stand-ins, for none are computed: if the error "
+            "comes of one, name a function without that check (train.py:make_step)"
         )
     return "the code itself failed, as it would on a GPU; fix it and run this again"
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from collections.abc import Callable, Generator, Iterable, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -47,7 +47,7 @@ def run_capture(
     keywords: Mapping[str, Any],
     interventions: Iterable[Intervention],
     memo: bool,
-    world_size: int,
+    world_size: int | None,
     rank: int,
 ) -> Capture:
     """Build ``subject`` on a pretended device, run its step ``n_steps`` times and give the record."""
@@ -69,10 +69,10 @@ def _run(
     keywords: Mapping[str, Any],
     interventions: Iterable[Intervention],
     memo: bool,
-    world_size: int,
+    world_size: int | None,
     rank: int,
 ) -> Capture:
-    if world_size > 1:
+    if world_size is not None:
         load_distributed()
     recorder, device_type = Recorder(), request.device.partition(":")[0]
     accelerator = FakeAccelerator(
@@ -98,7 +98,7 @@ def _run(
 
             stack.enter_context(HostAsDevice(accelerator))
             request = replace(request, device="cuda")
-        if world_size > 1:
+        if world_size is not None:
             stack.enter_context(process_group(accelerator, world_size, rank))
         for intervention in interventions:
             stack.enter_context(intervention(accelerator))
@@ -108,25 +108,37 @@ def _run(
         batch = program.batch
         if request.is_loop:
             loop = Loop(recorder, n_steps, updates)
-            loop.run(partial(_on_device, program, recorder, request.device))
+            with _stand_ins_noted(recorder):
+                loop.run(partial(_on_device, program, recorder, request.device))
             if loop.n_elsewhere > WARM_UPS:
                 raise _nothing_ran(request.device)
             batch = loop.batch
         else:
             while len(recorder.spans) < n_steps or not updates.is_complete(n_steps):
                 recorder.begin_step()
-                _on_device(program, recorder, request.device)
+                with _stand_ins_noted(recorder):
+                    _on_device(program, recorder, request.device)
                 recorder.end_step()
         result = recorder.capture(
             name=name or program.name,
             batch=batch,
             capability=machine.capability,
             device_type=device_type,
-            world_size=world_size,
+            world_size=world_size or 1,
             rank=rank,
         )
         program = None
     return checked(result)
+
+
+@contextmanager
+def _stand_ins_noted(recorder: Recorder) -> Generator[None, None, None]:
+    """An error of the program carries the lines that have read stand-ins, as ``read_back``."""
+    try:
+        yield
+    except Exception as error:
+        error.read_back = recorder.read_back()  # type: ignore[attr-defined]
+        raise
 
 
 def _on_device(program: Program, recorder: Recorder, device: str) -> None:

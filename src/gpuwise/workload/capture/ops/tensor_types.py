@@ -68,4 +68,10 @@ def install(patches: Patches) -> None:
             return self.to(wanted.kind, wanted.dtype, non_blocking=non_blocking)
         return type_of(self, wanted, non_blocking, **kwargs)
 
+    def set_default_tensor_type(wanted: Any) -> None:
+        wanted = by_name.get(wanted, wanted) if isinstance(wanted, str) else wanted
+        torch.set_default_dtype(wanted.dtype)
+        torch.set_default_device(wanted.kind)
+
     patches.set(Tensor, "type", converted)
+    patches.set(torch, "set_default_tensor_type", set_default_tensor_type)

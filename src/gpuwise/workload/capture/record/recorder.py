@@ -178,6 +178,10 @@ class Recorder:
         where = self.lines.here()
         (self._findings if self.in_step else self._setup_findings)[(kind, message, where, hint)] += 1
 
+    def read_back(self) -> list[str]:
+        """Lines that have read values that are guesses."""
+        return sorted({where for kind, _, where, _ in self._setup_findings + self._findings if kind == "guess" and where})
+
     # --- where an operation belongs ---
 
     def _place(self, args: Any) -> tuple[int, int, int]:
