@@ -10,6 +10,7 @@ import pytest
 from gpuwise.cli.app import build, run
 from gpuwise.cli.heard import hear
 from gpuwise.cli.sentence import offers
+from gpuwise.facts.hardware.naming import USUAL, find_cluster
 
 ASKED = {
     "can I fine-tune an 8B on my 4090": "gpuwise fit llama-3.1-8b --on 4090 --for finetune",
@@ -36,10 +37,10 @@ ASKED = {
     "how many users can a single L40S serve with llama 3.1 8b": "gpuwise capacity llama-3.1-8b --on l40s",
     "how much vram do I need for mixtral 8x7b": "gpuwise models mixtral-8x7b",
     "can I fine-tune mistral 7b with qlora on a 3090": "gpuwise fit mistral-7b --on 3090 --for finetune --qlora",
-    "full fine-tuning of qwen3-4b on 4x a6000": "gpuwise fit qwen3-4b --on 4x-a6000 --for train",
+    "full fine-tuning of qwen3-4b on 4x a6000": "gpuwise fit qwen3-4b --on 4xa6000 --for train",
     "whisper large v3 on a T4": "gpuwise fit whisper-large-v3 --on t4",
     "how many h100 for 405b": "gpuwise capacity llama-3.1-405b --on h100",
-    "can my dual 3090 run mixtral 8x7b q4 with 32k context": "gpuwise fit mixtral-8x7b --on 2x-3090 --weights q4"
+    "can my dual 3090 run mixtral 8x7b q4 with 32k context": "gpuwise fit mixtral-8x7b --on 2x3090 --weights q4"
     " --context 32k --for run",
     "how many tokens per second does gpt-oss-120b get on a dgx spark": "gpuwise fit gpt-oss-120b --on dgx-spark --for run",
     "does command-r fit on a macbook m4 max with 64gb memory": "gpuwise fit command-r-35b --on macbook-m4-max-64GB --for run",
@@ -54,6 +55,8 @@ ASKED = {
 def test_the_first_offer_is_the_command_for_it(sentence: str) -> None:
     found = offers(sentence)
     assert found[0].line == ASKED[sentence]
+    for name in hear(sentence).gpus:
+        find_cluster(name, prefer=USUAL)
     for offer in found:
         build().parse_args(shlex.split(offer.line)[1:], exit_on_error=False, print_error=False)
 

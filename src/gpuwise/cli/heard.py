@@ -178,11 +178,13 @@ def _device(name: str) -> str | None:
         return None
     try:
         find_cluster(name, prefer=USUAL)
+        written = re.sub(r"^(\d+x) ", r"\1", name).replace(" ", "-")
+        find_cluster(written, prefer=USUAL)
     except AmbiguousNameError as several:
         return several.candidates[0]
     except InputError:
         return None
-    return name.replace(" ", "-")
+    return written
 
 
 def _model(words: list[str]) -> str | None:
