@@ -140,6 +140,7 @@ CALLS: dict[str, list[tuple[str, ...]]] = {
     "profile": [("profile", "--trace", "{tmp}/trace.json")],
     "bench": [("bench", "--list")],
     "validate": [("validate",)],
+    "share": [("share", "{root}/tests/answers/data/llama-bench.json")],
     "check": [("check", "{root}/tests/answers/data/gpuwise.checks.toml")],
     "lab": [
         ("lab",),

@@ -19,6 +19,7 @@ from gpuwise.cli.app import build
 from gpuwise.cli.asked import asking
 from gpuwise.report.answers.answer import Answer, Notes, Stack, Table, plain, shows
 from gpuwise.report.answers.catalogue import gpus_answer
+from gpuwise.report.answers.checks import checks_answer
 from gpuwise.report.answers.choosing import compare_answer, pick_answer
 from gpuwise.report.answers.costs import cost_answer
 from gpuwise.report.answers.models import catalogue_answer, models_answer
@@ -26,6 +27,7 @@ from gpuwise.report.answers.operations import op_answer
 from gpuwise.report.answers.parts import PARTS
 from gpuwise.report.answers.passes import passes_answer
 from gpuwise.report.answers.serving import capacity_answer
+from gpuwise.report.answers.shared import shared_answer
 from gpuwise.report.answers.steps import step_answer
 from gpuwise.report.answers.training import fit_answer, plan_answer
 
@@ -39,6 +41,8 @@ ANSWERS: Mapping[str, Callable[[Mapping[str, Any]], Answer]] = {
     "capacity": capacity_answer,
     "cost": cost_answer,
     "op": op_answer,
+    "check": checks_answer,
+    "share": shared_answer,
     "gpus": gpus_answer,
     "models --on": models_answer,
     "models": catalogue_answer,
@@ -53,6 +57,8 @@ MORE = (
     "models jamba-v0.1",
     "models gemma-3n-e4b",
     "models --on 4090",
+    "check tests/answers/data/gpuwise.checks.toml",
+    "share tests/answers/data/llama-bench.json",
 )
 """Questions beside those of the table of answers."""
 FEW = 3

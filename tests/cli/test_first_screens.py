@@ -63,6 +63,7 @@ SCREENS: Mapping[str, tuple[str, ...]] = {
         "lab exercise 1 --solution",
     ),
     "bench": ("bench --list",),
+    "share": ("share {here}/llama-bench.json",),
     "check": ("check {here}/gpuwise.checks.toml",),
 }
 """Common questions of each command."""

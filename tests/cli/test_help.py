@@ -55,7 +55,7 @@ def test_a_default_is_printed() -> None:
 
 # --- what is shown first ---
 
-NOT_RUN = re.compile(r"(ui|top|profile|memory|tune|run|bench|doctor)\b")
+NOT_RUN = re.compile(r"(check|mcp|share|ui|top|profile|memory|tune|run|bench|doctor)\b")
 """Commands that go on, need a script or a recording, or look at this machine: their examples are parsed."""
 FEW = 1
 """Examples of a command that run by default; thorough runs have all."""

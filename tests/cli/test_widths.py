@@ -106,6 +106,7 @@ CASES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("op decode llama-3.1-8b --on 4090", ("tokens/s",)),
     ("top --demo --once --all", ("H100 SXM5 80GB", "93 %", r"61\.0/79\.6", "python train.py")),
     ("bench --list", ("matmul-bf16-8192x8192x8192", "gpu", "bench --only")),
+    ("share {timed}", ("llama-bench", "measured", "predicted", "--out")),
     ("check {checks}", ("3 of 4 checks fail", "memory of a GPU", "max_price|price", "gpuwise fit")),
     ("memory {recorded}", ("GiB|MiB", "reserved", "expandable_segments")),
     ("memory {recorded} --capacity 60MiB", ("out of memory", "train.py:1")),
@@ -128,6 +129,12 @@ ABSENT = {"doctor", "export", "mcp", "run", "tune", "ui"}
 """What export prints is files, whole; mcp and ui print one address. What the others print depends on the machine: it is
 printed below from
 results made by hand, and the doctor's (whose commands to be copied stay whole) in the doctor's own test."""
+
+
+@pytest.fixture
+def timed() -> Path:
+    """What llama-bench printed."""
+    return Path(__file__).parents[1] / "answers" / "data" / "llama-bench.json"
 
 
 @pytest.fixture

@@ -45,6 +45,7 @@ READ: dict[tuple[str, str], tuple[str, tuple[str, ...]]] = {
     ("lab occupancy", "--triton"): (".json", (*LAB, "--triton", "FILE")),
     ("lab simulate", "--task"): (".py", ("lab", "simulate", "FILE:kernel", "--grid", "1", "--block", "32")),
     ("lab simulate", "--arg"): (".npy", ("lab", "simulate", "SCRIPT:kernel", "--grid", "1", "--block", "32", "--arg", "x=FILE")),
+    ("share", "--file"): (".json", ("share", "FILE")),
     ("check", "--file"): (".toml", ("check", "FILE")),
     ("validate", "--data"): ("", ("validate", "--data", "FILE")),
     ("validate", "--ranks"): ("", ("validate", "--ranks", "FILE")),

@@ -27,6 +27,7 @@ FAMILIES: dict[str, str] = {
     "llm_memory": "gpuwise.calibrate.memory.llm_score",
     "memory": "gpuwise.calibrate.memory.score",
     "serving": "gpuwise.calibrate.serving.score",
+    "shared": "gpuwise.calibrate.shared",
 }
 
 

@@ -76,6 +76,7 @@ COMMANDS: tuple[tuple[str, str, str], ...] = (
     ("lab", "gpuwise.cli.lab.command:lab", "Simulate a kernel warp by warp, compute occupancy, and do the exercises."),
     ("ui", "gpuwise.ui.command:ui", "The same questions in the browser, on this machine only."),
     ("mcp", "gpuwise.ui.mcp.command:mcp", "The same questions as tools of an agent or an editor."),
+    ("share", "gpuwise.cli.share.command:share", "How far is a prediction from what I measured, as a file for others?"),
     (
         "validate",
         "gpuwise.cli.validate.command:validate",
@@ -99,7 +100,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "Before you rent or buy": ("pick", "plan", "fit", "capacity", "compare", "cost", "prices"),
     "On the machine": ("doctor", "top", "profile", "tune", "run", "export", "check", "ui", "mcp"),
     "Look up": ("gpus", "models", "cpus", "explain", "op"),
-    "Laboratory and maintenance": ("lab", "bench", "memory", "validate"),
+    "Laboratory and maintenance": ("lab", "bench", "memory", "share", "validate"),
 }
 """The commands as the help shows them, in the order of the work."""
 

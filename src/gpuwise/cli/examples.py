@@ -89,6 +89,11 @@ EXAMPLES: Mapping[str, tuple[str, str, str]] = {
     ),
     "lab cpu-vs-gpu": ("lab cpu-vs-gpu", "lab cpu-vs-gpu 512 --on 4090", "lab cpu-vs-gpu 256 --against 'EPYC 9654'"),
     "lab exercise": ("lab exercise", "lab exercise 1 --hint 1", "lab exercise 1 70"),
+    "share": (
+        "share llama-bench.json",
+        "share nccl.txt --on 8xH100-SXM --out h100.gpuwise.json",
+        "share bench.json --model llama-3.1-8b --on L40S",
+    ),
     "check": ("check", "check gpuwise.checks.toml --junit checks.xml", "check --template"),
     "mcp": ("mcp", "mcp --folder . --allow-code", "mcp --http --port 0"),
     "ui": ("ui", "ui --port 8765", "ui --no-browser"),

@@ -94,7 +94,7 @@ def test_arguments_are_a_command_line() -> None:
         ("fit", {"model": ["gpt2"]}, "model: \\['gpt2'\\] is not text"),
         ("fit", {"model": "gpt2", "lora": "yes"}, "lora: 'yes' is neither true nor false"),
         ("fit", {"model": "gpt2", "seq": True}, "seq: True is not a number or text"),
-        ("fit", {"model": "gpt2", "for": "dance"}, "unknown for 'dance'"),
+        ("fit", {"model": "gpt2", "recompute": "dance"}, "unknown recompute 'dance'"),
         ("fit", {"model": "gpt2", "on": "x" * 500}, "is empty, longer than"),
         ("fit", {"model": "--json"}, "is an option"),
         ("fit", {"model": "gpt2", OPTIONS: 3}, "options is not an object"),

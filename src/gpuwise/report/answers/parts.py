@@ -36,6 +36,10 @@ PARTS: Mapping[str, Mapping[str, str]] = {
         "rows": "Every figure",
         "sources": "Where the figures are from",
     },
+    "share": {
+        "rows": "Measured beside predicted",
+        "content": "The file as it is written",
+    },
     "check": {
         "checks": "Every check",
         "commands": "What each asks",

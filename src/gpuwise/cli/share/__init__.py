@@ -1,0 +1,1 @@
+"""``gpuwise share``: a measurement beside its prediction, as a file for others."""
