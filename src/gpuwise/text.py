@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import re
 import textwrap
 import unicodedata
@@ -88,4 +87,6 @@ def capital(text: str) -> str:
 
 def escape(text: str) -> str:
     """``text`` for a page: printable, markup as characters."""
+    import html  # a table of every entity, which few commands need
+
     return html.escape(printable(text))

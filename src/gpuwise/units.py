@@ -182,3 +182,36 @@ def _three(x: float) -> str:
     digits = max(0, 2 - math.floor(math.log10(abs(x))))
     text = f"{x:.{digits}f}"
     return text.rstrip("0").rstrip(".") if "." in text and digits > 1 else text
+
+
+SMALL = 0.005
+"""Below half a percent a change makes no difference worth a sentence."""
+
+
+def percent(share: float) -> str:
+    """``0.4 %``, ``12 %``, ``3.1x`` from a share."""
+    if share >= 2:
+        return f"{share + 1:.1f}x"
+    return f"{100 * share:.1f} %" if abs(share) < 0.0995 else f"{100 * share:.0f} %"
+
+
+def probability(p: float) -> str:
+    """``62 %``; at the ends ``more than 99 %`` and ``less than 1 %``, since nothing is sure."""
+    if p > 0.99:
+        return "more than 99 %"
+    return "less than 1 %" if p < 0.01 else f"{math.floor(100 * p + 1e-9)} %"
+
+
+def chance(p: float) -> str:
+    """``97 %`` in a column; ``>99 %`` at the end."""
+    return probability(p).replace("more than ", ">").replace("less than ", "<")
+
+
+def speed_words(slower: float | None, *, least: float = SMALL) -> str:
+    """``12 % slower``, ``same`` (by less than ``least``), ``30 % faster`` from a ratio of times minus one: slowdown by time,
+    speedup by speed; a dash without a time."""
+    if slower is None:
+        return "-"
+    if abs(slower) < least:
+        return "same"
+    return f"{percent(slower)} slower" if slower > 0 else f"{percent(1 / (1 + slower) - 1)} faster"

@@ -15,12 +15,13 @@ from gpuwise.facts.models.catalogue import find_model
 from gpuwise.plan.answer import Plan
 from gpuwise.plan.api import make_plan
 from gpuwise.plan.document import answer_document
-from gpuwise.plan.explain import CURES, layout, percent
+from gpuwise.plan.explain import CURES, layout
 from gpuwise.plan.goal import Wishes
 from gpuwise.plan.planner import Pricing, plan_on, safer
 from gpuwise.plan.space.search import SearchResult
 from gpuwise.predict.estimate import Estimate
 from gpuwise.predict.step.training import IN_PRACTICE, TIME_PARTS, TrainingEstimate
+from gpuwise.units import percent
 from gpuwise.workload.strategy import STACKS, Strategy
 from gpuwise.workload.transformer.parameters import count_parameters
 

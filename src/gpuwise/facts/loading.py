@@ -133,16 +133,18 @@ class ShippedData:
 def own_folder() -> Path:
     """Where a person's own rows are: ``$GPUWISE_HOME/facts``, or ``facts`` of the user's configuration folder."""
     home = os.environ.get("GPUWISE_HOME")
-    return Path(home) / "facts" if home else _user_folder() / "facts"
+    return Path(home) / "facts" if home else user_folder("config") / "facts"
 
 
 @cache
-def _user_folder() -> Path:
-    if sys.platform.startswith("linux"):  # as platformdirs has it, whose import every command would pay
-        return Path(os.environ.get("XDG_CONFIG_HOME") or "~/.config").expanduser() / "gpuwise"
-    from platformdirs import user_config_path
+def user_folder(kind: Literal["config", "data"]) -> Path:
+    """The platform's folder of a person's configuration or data, as platformdirs has it."""
+    if sys.platform.startswith("linux"):  # every command would pay for the import
+        variable, usual = {"config": ("XDG_CONFIG_HOME", "~/.config"), "data": ("XDG_DATA_HOME", "~/.local/share")}[kind]
+        return Path(os.environ.get(variable) or usual).expanduser() / "gpuwise"
+    from platformdirs import user_config_path, user_data_path
 
-    return user_config_path("gpuwise", appauthor=False)
+    return {"config": user_config_path, "data": user_data_path}[kind]("gpuwise", appauthor=False)
 
 
 def own_texts(name: str) -> list[tuple[str, str]]:

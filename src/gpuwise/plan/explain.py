@@ -3,12 +3,11 @@ runner-up."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from gpuwise.text import capital
-from gpuwise.units import format_bytes
+from gpuwise.units import SMALL, format_bytes, percent, probability, speed_words
 from gpuwise.workload.optimizer import on_host
 
 if TYPE_CHECKING:
@@ -30,8 +29,6 @@ CURES: dict[str, str] = {
     "framework": "per-step overheads of the software: a larger batch a step shortens it",
 }
 """Advice for each part of a step when it dominates."""
-SMALL = 0.005
-"""Below half a percent a change makes no difference worth a sentence."""
 UNSEEN = 0.0005
 """Shares below this are printed as 0.0 %."""
 
@@ -123,32 +120,3 @@ def layout(s: Strategy) -> str:
         parts.append(f"{s.recompute} recompute" + (f" of 1 in {s.recompute_every}" if s.recompute_every > 1 else ""))
     parts += [f"{what.removesuffix('s')} offload" for what in on_host(s)]
     return ", ".join(parts)
-
-
-def percent(share: float) -> str:
-    """``0.4 %``, ``12 %``, ``3.1x`` from a share."""
-    if share >= 2:
-        return f"{share + 1:.1f}x"
-    return f"{100 * share:.1f} %" if abs(share) < 0.0995 else f"{100 * share:.0f} %"
-
-
-def probability(p: float) -> str:
-    """``62 %``; at the ends ``more than 99 %`` and ``less than 1 %``, since nothing is sure."""
-    if p > 0.99:
-        return "more than 99 %"
-    return "less than 1 %" if p < 0.01 else f"{math.floor(100 * p + 1e-9)} %"
-
-
-def chance(p: float) -> str:
-    """``97 %`` in a column; ``>99 %`` at the end."""
-    return probability(p).replace("more than ", ">").replace("less than ", "<")
-
-
-def speed_words(slower: float | None, *, least: float = SMALL) -> str:
-    """``12 % slower``, ``same`` (by less than ``least``), ``30 % faster`` from a ratio of times minus one: slowdown by time,
-    speedup by speed; a dash without a time."""
-    if slower is None:
-        return "-"
-    if abs(slower) < least:
-        return "same"
-    return f"{percent(slower)} slower" if slower > 0 else f"{percent(1 / (1 + slower) - 1)} faster"

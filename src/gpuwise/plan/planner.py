@@ -18,7 +18,7 @@ from gpuwise.money.run.cost import run_usd
 from gpuwise.money.run.goodput import operate
 from gpuwise.plan.answer import Option, Plan, SearchStats, tokens_of
 from gpuwise.plan.changes.neighbours import neighbours
-from gpuwise.plan.explain import SMALL, layout, percent, probability, reasons
+from gpuwise.plan.explain import layout, reasons
 from gpuwise.plan.goal import Goal, Wishes, make_goal
 from gpuwise.plan.space.search import SearchResult, find_fastest, find_strategies
 from gpuwise.plan.space.sweep import TIGHT
@@ -27,7 +27,7 @@ from gpuwise.plan.whole_run import run_of
 from gpuwise.predict.estimate import Estimate
 from gpuwise.predict.practice import Practice, practice_of
 from gpuwise.predict.step.training import TrainingEstimate
-from gpuwise.units import format_bytes, format_duration, format_usd
+from gpuwise.units import SMALL, format_bytes, format_duration, format_usd, percent, probability
 
 ROOMY, WORTH_IT = 0.08, 0.05
 """Beside a tight plan, show a strategy that leaves the first share of the device free if its time is at most the second times

@@ -12,11 +12,10 @@ from gpuwise.facts.models.known_runs import known_runs
 from gpuwise.facts.sources import sources
 from gpuwise.plan.answer import Option, tokens_of
 from gpuwise.plan.defaults import batch_for_devices, todays_year
-from gpuwise.plan.explain import percent
 from gpuwise.plan.goal import FASTER, Goal
 from gpuwise.plan.space.search import estimate_all
 from gpuwise.predict.step.training import TrainingEstimate
-from gpuwise.units import HOUR_S, format_count, format_duration
+from gpuwise.units import HOUR_S, format_count, format_duration, percent
 from gpuwise.workload.optimizer import PAGED
 from gpuwise.workload.stacks.stack import find_stack
 from gpuwise.workload.strategy import Strategy

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from gpuwise.plan.explain import speed_words
+from gpuwise.units import speed_words
 
 
 def test_no_comes_with_what_makes_it_fit(gpuwise: Callable[..., Any]) -> None:

@@ -204,17 +204,20 @@ def capacity(
     # not before: a name that is refused does without them
     from gpuwise.facts.models.architecture import Architecture
     from gpuwise.serve.capacity.answer import Question
-    from gpuwise.serve.passes.capacity import WORKLOADS, usual_workload
 
-    if asked.workload is None:
-        asked = replace(asked, workload=usual_workload(arch))
+    of_passes = False
+    if asked.workload is not None or not isinstance(arch, Architecture) or arch.kind != "decoder" or arch.encoder is not None:
+        from gpuwise.serve.passes.capacity import WORKLOADS, usual_workload
+
+        asked = replace(asked, workload=asked.workload or usual_workload(arch))
+        of_passes = asked.workload in WORKLOADS
     _check_sent(sent)
     drawn = sorted(given(asked, CHAT).keys() & {*DRAWN})
-    if drawn and asked.workload not in WORKLOADS:
+    if drawn and not of_passes:
         raise InputError(f"--{drawn[0]} is for images and videos", hint="with --workload image or video")
-    if asked.batching is not None and asked.workload not in WORKLOADS:
+    if asked.batching is not None and not of_passes:
         raise InputError("--batching is for forward passes", hint="with --workload embed, rerank, vision or speech")
-    if asked.workload in WORKLOADS or not isinstance(arch, Architecture):
+    if of_passes or not isinstance(arch, Architecture):
         if sent.measure is not None or calibrated:
             raise InputError(f"--workload {asked.workload} is not measured", hint="leave --measure and --calibrated out")
         from gpuwise.cli.capacity.passes import capacity_passes_command

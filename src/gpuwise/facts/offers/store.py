@@ -15,10 +15,11 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import lru_cache
 from pathlib import Path
 
 from gpuwise.errors import DataError, FieldError, InputError, UnknownNameError
+from gpuwise.facts.loading import user_folder
 from gpuwise.facts.offers.table import Offer, format_offers, parse_offers
 from gpuwise.facts.plugins import plugin_folders
 
@@ -49,14 +50,7 @@ def store_dir() -> Path:
     home = os.environ.get("GPUWISE_HOME")
     if home:
         return Path(home) / "prices"
-    return _user_folder()
-
-
-@cache
-def _user_folder() -> Path:
-    from platformdirs import user_data_path
-
-    return user_data_path("gpuwise", appauthor=False) / "prices"
+    return user_folder("data") / "prices"
 
 
 def stored_files() -> tuple[StoredFile, ...]:

@@ -9,7 +9,6 @@ from typing import Any
 
 from gpuwise.interval import P80
 from gpuwise.pick.compare.rows import say, say_span
-from gpuwise.plan.explain import probability
 from gpuwise.report.answers.answer import (
     Answer,
     Cell,
@@ -31,7 +30,7 @@ from gpuwise.report.answers.drawings import Dot, Line, around, bars, lines, si
 from gpuwise.report.answers.parts import PARTS
 from gpuwise.report.answers.values import BASIS, At
 from gpuwise.text import capital
-from gpuwise.units import format_bytes, format_duration, format_kwh, format_number, format_usd
+from gpuwise.units import format_bytes, format_duration, format_kwh, format_number, format_usd, probability
 
 PICK, COMPARE = PARTS["pick"], PARTS["compare"]
 WAYS = {"rent": "rent", "buy": "buy", "notebook": "notebook"}

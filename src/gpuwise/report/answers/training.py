@@ -11,7 +11,6 @@ from gpuwise.export.job import writes_model
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.facts.models.catalogue import models
 from gpuwise.interval import P80
-from gpuwise.plan.explain import probability
 from gpuwise.report.answers.answer import (
     Answer,
     Block,
@@ -34,7 +33,7 @@ from gpuwise.report.answers.drawings import Dot, Part, around
 from gpuwise.report.answers.parts import PARTS
 from gpuwise.report.answers.strategy import differences, layout_words, option_query, plain_words
 from gpuwise.report.answers.values import BASIS, At
-from gpuwise.units import GIGA, format_bytes, format_count, format_duration
+from gpuwise.units import GIGA, format_bytes, format_count, format_duration, probability
 from gpuwise.workload.adapters import DEFAULT_TARGETS, targets_text
 from gpuwise.workload.changes.registry import SAME
 from gpuwise.workload.optimizer import offloaded_states

@@ -9,10 +9,9 @@ from functools import lru_cache
 from typing import Any, cast
 from urllib.parse import urlencode
 
-from gpuwise.plan.explain import chance, speed_words
 from gpuwise.report.page import Markup, TableCell, Text, text
 from gpuwise.text import capital, escape
-from gpuwise.units import format_bytes, format_count, format_duration, format_kwh, format_rate, format_usd
+from gpuwise.units import chance, format_bytes, format_count, format_duration, format_kwh, format_rate, format_usd, speed_words
 
 SHARES = (
     "occupancy",

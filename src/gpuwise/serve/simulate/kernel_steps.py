@@ -137,17 +137,22 @@ def _cache_attention(
 
 def _rows(most: int) -> I64:
     """Sequences of the tables' steps without a prompt."""
-    return np.unique(np.concatenate([_thin(graph_sizes(min(most, 512))), _steps(512, most), [most]]))
+    return _ascending([*_thin(graph_sizes(min(most, 512))).tolist(), *_steps(512, most), most])
 
 
 def _tokens(most: int) -> I64:
     """Tokens of the tables' steps with a prompt."""
-    return np.unique(np.concatenate([[1, 16], _steps(32, min(most, 512), 32), _steps(512, most), [most]]))
+    return _ascending([1, 16, *_steps(32, min(most, 512), 32), *_steps(512, most), most])
 
 
 def _whole_tokens(most: int) -> I64:
     """:func:`_tokens` of every power of two up to ``most``."""
-    return np.unique(np.concatenate([_tokens(1 << i) for i in range(int(most).bit_length())]))
+    return _ascending([n for i in range(int(most).bit_length()) for n in _tokens(1 << i).tolist()])
+
+
+def _ascending(sizes: Sequence[int]) -> I64:
+    """Each of ``sizes`` once, in order."""
+    return np.array(sorted(set(sizes)), np.int64)
 
 
 def _thin(sizes: I64) -> I64:
@@ -156,14 +161,14 @@ def _thin(sizes: I64) -> I64:
     return sizes[keep]
 
 
-def _steps(low: int, high: int, least: int = 128) -> I64:
+def _steps(low: int, high: int, least: int = 128) -> list[int]:
     """``low`` to ``high`` in steps of an eighth, whole multiples of ``least``."""
     found: list[int] = []
     at = low
     while at <= high:
         found.append(at)
         at += max(least, at // 8 // least * least)
-    return np.array(found, np.int64)
+    return found
 
 
 class KernelSteps:
