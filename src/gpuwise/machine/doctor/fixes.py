@@ -20,7 +20,7 @@ from gpuwise.facts.software.compatibility import (
 )
 from gpuwise.facts.software.os_commands import OsCommands, os_commands_for
 from gpuwise.machine.doctor.finding import Fix
-from gpuwise.machine.doctor.observation import NVIDIA, Machine, Package
+from gpuwise.machine.doctor.observation import DRIVER, NVIDIA, Machine, Package
 
 INDEX = "https://download.pytorch.org/whl"
 _COMPANIONS = ("torchvision", "torchaudio")
@@ -261,8 +261,10 @@ def rocm_fix(machine: Machine) -> Fix:
 
 
 def check_torch(machine: Machine) -> str:
-    """A command that shows that PyTorch runs a product on the first GPU."""
+    """A command that shows that PyTorch runs a product on the first GPU, or that CUDA starts where its library was asked."""
     python = shlex.quote(machine.python.path) if machine.python else "python"
+    if machine.framework(DRIVER):
+        return f"{python} -c \"import ctypes; print(ctypes.CDLL('libcuda.so.1').cuInit(0))\"  # 0"
     return f"{python} -c \"import torch; x = torch.ones(64, 64, device='cuda'); print((x @ x).sum())\"  # tensor(262144., ...)"
 
 

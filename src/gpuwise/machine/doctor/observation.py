@@ -185,12 +185,16 @@ class Python:
         return next((p for n in names for p in self.packages if p.name == n), None)
 
 
+DRIVER = "driver"
+
+
 @dataclass(frozen=True, slots=True)
 class Framework:
     """The report of one framework, asked in its own process."""
 
     name: str
-    """``torch``, ``tensorflow``, ``jax`` or ``cupy``."""
+    """``torch``, ``tensorflow``, ``jax`` or ``cupy``; or ``driver``: CUDA's driver library itself, where none of them is
+    installed and it starts no GPU."""
     outcome: str
     """``ok``, ``error`` (it raised), ``crash`` (a signal ended it), ``hang`` (the time limit did) or ``skipped``."""
     stage: str = ""

@@ -9,11 +9,11 @@ from gpuwise.facts.software.compatibility import at_least, family_driver
 from gpuwise.machine.doctor import fixes
 from gpuwise.machine.doctor.checks.import_errors import import_fix, run_fix
 from gpuwise.machine.doctor.finding import Finding, Fix, Severity
-from gpuwise.machine.doctor.observation import Card, Framework, Machine
+from gpuwise.machine.doctor.observation import DRIVER, Card, Framework, Machine
 
 LAST_FOR_GLIBC_2_17 = "2.5.1"
 """PyTorch's wheels since 2.6 are manylinux_2_28 (pytorch/pytorch, issue 123649)."""
-NAMES = {"torch": "PyTorch", "tensorflow": "TensorFlow", "jax": "JAX", "cupy": "CuPy"}
+NAMES = {"torch": "PyTorch", "tensorflow": "TensorFlow", "jax": "JAX", "cupy": "CuPy", DRIVER: "The driver's CUDA library"}
 
 
 def broken_frameworks(m: Machine) -> Iterator[Finding]:
@@ -131,7 +131,7 @@ def sees_none(m: Machine) -> Iterator[Finding]:
         yield Finding(
             f"{f.name}-sees-no-gpu",
             _severity(m, f),
-            f"{NAMES[f.name]} is built for {build} and sees no GPU",
+            f"{NAMES[f.name]} " + ("starts no GPU" if f.name == DRIVER else f"is built for {build} and sees no GPU"),
             (f.error or "it gives no reason", *error_text, f"{len(cards)} GPUs answer the driver"),
             "It computes on the processor, or not at all.",
             (fix,),
@@ -343,7 +343,7 @@ def _processor(m: Machine, f: Framework) -> tuple[str, ...]:
 
 
 def _import(m: Machine, f: Framework) -> str:
-    if f.name == "torch":
+    if f.name in ("torch", DRIVER):
         return fixes.check_torch(m)
     python = m.python.path if m.python else "python"
     what = {

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from gpuwise.machine.doctor import fixes
 from gpuwise.machine.doctor.checks.driver import SEES_NONE, SMI
 from gpuwise.machine.doctor.finding import Finding, Fix, Severity
-from gpuwise.machine.doctor.observation import NVIDIA, Framework, Machine
+from gpuwise.machine.doctor.observation import DRIVER, NVIDIA, Framework, Machine
 
 _NVML = "libnvidia-ml.so"
 
@@ -121,7 +121,7 @@ def _unlisted(m: Machine, library: str, failing: Framework) -> Finding:
 
 def cuda(m: Machine) -> Iterator[Finding]:
     """A driver without libcuda, or with one that the loader does not find: NVML works but no framework sees a GPU."""
-    failing = [f for f in m.frameworks if f.cuda and f.available is False]
+    failing = [f for f in m.frameworks if (f.cuda or f.name == DRIVER) and f.available is False]
     hidden = any(name.startswith("libcuda.so") for name in m.shadowing)
     if not failing or not m.nvidia_cards or hidden or m.system.wsl or m.system.platform != "linux":
         return

@@ -187,6 +187,25 @@ def ask_cupy() -> None:
     say(stage="done", ran=try_on([(i, i) for i in range(count)], product))
 
 
+def ask_driver() -> None:
+    """Report on CUDA's driver library, as programs without Python start it (ollama, llama.cpp): ``cuInit``."""
+    ctypes: Any = importlib.import_module("ctypes")
+    try:
+        library = ctypes.CDLL("nvcuda.dll" if os.name == "nt" else "libcuda.so.1")
+    except OSError as error:
+        say(stage="done", available=False, count=0, error=words(error))
+        return
+    version, count, text = ctypes.c_int(), ctypes.c_int(), ctypes.c_char_p()
+    library.cuDriverGetVersion(ctypes.byref(version))
+    say(stage="devices", cuda=f"{version.value // 1000}.{version.value % 1000 // 10}")
+    status = library.cuInit(0) or library.cuDeviceGetCount(ctypes.byref(count))
+    error = None
+    if status:
+        library.cuGetErrorString(status, ctypes.byref(text))
+        error = f"CUDA error {status}: {(text.value or b'').decode()}"
+    say(stage="done", available=count.value > 0, count=count.value, error=error)
+
+
 def ask_libraries(names: Iterable[str]) -> None:
     """Import each after torch; one that raises is reported, and the others are tried."""
     began_s = time.monotonic()
@@ -215,7 +234,7 @@ def main(name: str, *others: str) -> None:
         if name == "libraries":
             ask_libraries(others)
             return
-        {"torch": ask_torch, "tensorflow": ask_tensorflow, "jax": ask_jax, "cupy": ask_cupy}[name]()
+        {"torch": ask_torch, "tensorflow": ask_tensorflow, "jax": ask_jax, "cupy": ask_cupy, "driver": ask_driver}[name]()
     except BaseException as error:  # noqa: BLE001
         say(failed=words(error))
         sys.exit(1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -13,7 +13,18 @@ from gpuwise.machine.devices.backend import Devices
 from gpuwise.machine.devices.find import DeviceSearch, find_devices
 from gpuwise.machine.devices.readings import State
 from gpuwise.machine.doctor.host import Host, LocalHost
-from gpuwise.machine.doctor.observation import NVIDIA, Card, Framework, LibraryImport, Machine, Python, Refusal, System, Vendor
+from gpuwise.machine.doctor.observation import (
+    DRIVER,
+    NVIDIA,
+    Card,
+    Framework,
+    LibraryImport,
+    Machine,
+    Python,
+    Refusal,
+    System,
+    Vendor,
+)
 from gpuwise.machine.doctor.probes import kernel as probe_kernel
 from gpuwise.machine.doctor.probes import system as probe_system
 from gpuwise.machine.doctor.probes.frameworks import LIMIT_S, ask_frameworks
@@ -63,7 +74,7 @@ def probe(
         xids=probe_kernel.xids_in(lines),
         environment={k: v for k, v in host.environment.items() if _VARIABLE.fullmatch(k) and not _SECRET.search(k)},
         python=interpreter,
-        frameworks=answers,
+        frameworks=tuple(f for f in answers if f.name != DRIVER or (f.available is False and _has_nvidia(vendors))),
         imports=imports,
         uv=host.which("uv") is not None,
         resources=probe_system.read_resources(host),
@@ -71,6 +82,10 @@ def probe(
         wanted_gpus=wanted_gpus,
     )
     return _linux_side(host, machine) if system.platform == "linux" else machine
+
+
+def _has_nvidia(vendors: Sequence[Vendor]) -> bool:
+    return any(v.vendor == "nvidia" and v.cards for v in vendors)
 
 
 def _python_side(
@@ -87,7 +102,7 @@ def _python_side(
         room = min(resources.memory_bytes or math.inf, resources.memory_limit_bytes or math.inf) / 2**30
         cpus = int(min(resources.cpus or 1, resources.cpu_quota or math.inf, room))
         imported = pool.submit(try_imports, host, python.path, libraries, limit_s, cpus=cpus)
-        answers = ask_frameworks(host, python.path, installed_frameworks(python), limit_s)
+        answers = ask_frameworks(host, python.path, installed_frameworks(python) or (DRIVER,), limit_s)
         return python, answers, imported.result()
 
 
