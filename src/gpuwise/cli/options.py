@@ -224,7 +224,7 @@ class Training:
 
     purpose: Annotated[str | None, Parameter(name="--for", show_default="judged by adapters and tokens", metavar="TASK")] = None
     """Task: pretrain, continue, full (fine-tune every weight), lora or finetune (adapters), qlora (on 4-bit weights); fit: also
-    run. It sets batch, sequence length, learning rate and software as such runs have."""
+    run; plan: also dpo, grpo, rloo, ppo. It sets batch, sequence length, learning rate and software as such runs have."""
     seq: Length | None = None
     """Sequence length in tokens."""
     global_batch: Whole | None = None
@@ -307,7 +307,7 @@ def wishes_of(training: Training, fixed: LayoutOptions, **more: Any) -> Any:
     adapters = lora or qlora
     if training.lora and fixed.qlora:
         raise InputError("--lora and --qlora are two ways", hint="--qlora for 4-bit frozen weights, --lora for 16-bit ones")
-    if (lora and qlora) or (method == "full" and (training.lora or fixed.qlora)):
+    if (lora and qlora) or (method == "full" and not (task and task.prompts) and (training.lora or fixed.qlora)):
         other = "--lora" if training.lora else "--qlora"
         raise InputError(f"--for {training.purpose} with {other}", hint=f"leave one out: {other} alone is --for {other[2:]}")
     if adapters and (training.half_weights or fixed.step_in_backward):

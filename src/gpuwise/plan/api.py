@@ -14,6 +14,7 @@ from gpuwise.facts.models.catalogue import find_model
 from gpuwise.plan.goal import Wishes, task_of
 from gpuwise.units import format_count
 from gpuwise.workload.optimizer import weights_on_host
+from gpuwise.workload.tasks import find_task
 from gpuwise.workload.transformer.parameters import count_parameters
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ def make_plan(
     goal_wishes = wishes or Wishes()
     if goal_wishes.tokens is None and (goal_wishes.deadline_s is not None or goal_wishes.budget_usd is not None):
         raise InputError("a deadline or a budget needs --tokens", hint="give the number of tokens, for example --tokens 15B")
+    _check_task(goal_wishes)
     arch = find_model(model) if isinstance(model, str) else model
     pricing = Pricing(today or datetime.date.today(), usd_per_hour, provider)
     if on is not None:
@@ -65,6 +67,12 @@ def make_plan(
     plan = compare(arch, replace(goal_wishes, tokens=tokens), pricing)
     work = f"{format_count(tokens)} tokens, {why} (--tokens)"
     return replace(plan, subject=replace(plan.goal, assumed=(work, *plan.goal.assumed)))
+
+
+def _check_task(wishes: Wishes) -> None:
+    """Raises InputError for algorithms that learn from several responses to a prompt: :mod:`gpuwise.plan.rl` plans those."""
+    if wishes.task is not None and (task := find_task(wishes.task)).prompts:
+        raise InputError(f"{task.title} is planned alone", hint=f"gpuwise plan MODEL --on GPUS --for {task.name}")
 
 
 def _on_enough(plan: Plan[TrainingEstimate], pricing: Pricing) -> Plan[TrainingEstimate]:
@@ -100,6 +108,7 @@ def make_fit(model: str | Architecture, on: str | Cluster, wishes: Wishes | None
     from gpuwise.plan.fit import check_fit
     from gpuwise.plan.unused import of_stack, unused
 
+    _check_task(wishes or Wishes())
     arch = find_model(model) if isinstance(model, str) else model
     answer = check_fit(arch, find_cluster(on, prefer=USUAL) if isinstance(on, str) else on, wishes or Wishes())
     notes = (*answer.goal.assumed, *unused(answer.goal, answer.estimate.strategy), *of_stack(answer.estimate.strategy))

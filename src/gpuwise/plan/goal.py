@@ -229,7 +229,7 @@ def task_of(arch: Architecture, wishes: Wishes) -> tuple[Task, str]:
         return method, ""
     if wishes.task is not None:
         task = find_task(wishes.task)
-        if task.method != (method.method if method else "full"):
+        if task.method != (method.method if method else "full") and not task.prompts:
             raise InputError(f"{task.title} with {method.title if method else 'every weight trained'}", hint="leave one out")
         return task, ""
     n = count_parameters(arch).active

@@ -6,16 +6,18 @@ import pytest
 
 from studies.reports.asked import PARTLY, RIGHT, VERDICTS, Report, found, reports
 
-SLOW = ("capacity", "pick")
-"""Commands that simulate a load: asked in the slow group."""
+SLOW = ("capacity", "pick", "plan --for grpo")
+"""Questions that simulate a load, by their command and task: asked in the slow group."""
+
+
+def is_slow(report: Report) -> bool:
+    command, task = report.ask.split()[0], " --for grpo" * (" --for grpo" in report.ask)
+    return command + task in SLOW and not report.refused
 
 
 @pytest.mark.parametrize(
     "report",
-    [
-        pytest.param(r, id=f"{r.source} {r.at}", marks=pytest.mark.thorough if r.ask.startswith(SLOW) and not r.refused else ())
-        for r in reports()
-    ],
+    [pytest.param(r, id=f"{r.source} {r.at}", marks=pytest.mark.thorough if is_slow(r) else ()) for r in reports()],
 )
 def test_public_report(report: Report) -> None:
     said = report.said()

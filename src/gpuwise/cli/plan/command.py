@@ -16,6 +16,7 @@ from gpuwise.cli.options import (
     Training,
     wishes_of,
 )
+from gpuwise.cli.plan.rollouts import NO_ROLLOUTS, RolloutOptions, plan_rollouts, refuse_rollouts
 from gpuwise.cli.reports import report
 from gpuwise.cli.shown import options_shown
 from gpuwise.cli.step.options import NO_CODE, OwnCode, is_own_code, refuse_arguments, refuse_own
@@ -36,6 +37,7 @@ def plan(
     deadline: Duration | None = None,
     budget: Money | None = None,
     training: Training = LEFT_OPEN,
+    rollouts: RolloutOptions = NO_ROLLOUTS,
     fixed: LayoutOptions = NOTHING_FIXED,
     code: OwnCode = NO_CODE,
     price: Money | None = None,
@@ -80,6 +82,7 @@ def plan(
     if is_own_code(model):
         from gpuwise.cli.step.plan import plan_own
 
+        refuse_rollouts(rollouts)
         if tokens is not None or deadline is not None or budget is not None or exhaustive:
             raise InputError(
                 "--tokens, --deadline, --budget and --exhaustive are for models of the catalogue",
@@ -90,6 +93,16 @@ def plan(
         )
     refuse_own(code)
     refuse_arguments(arguments)
+    from gpuwise.workload.tasks import find_task
+
+    if training.purpose is not None and find_task(training.purpose).prompts:
+        if (tokens, samples, deadline, budget) != (None,) * 4 or exhaustive:
+            raise InputError(
+                f"--tokens, --samples, --deadline, --budget and --exhaustive mean nothing for --for {training.purpose}",
+                hint="its length is --steps 500",
+            )
+        return plan_rollouts(model, on, rollouts, training, fixed, price=price, provider=provider, shown=shown, json=json)
+    refuse_rollouts(rollouts)
     from gpuwise.plan.api import make_plan
 
     if samples is not None:

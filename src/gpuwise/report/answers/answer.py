@@ -284,7 +284,7 @@ def brief(sentences: Sequence[str]) -> list[str]:
 def _again(asked: Sequence[str], command: Command) -> list[str]:
     """The words of ``asked`` with another command and other options."""
     named = 2 if " ".join(asked[:2]) in PARTS else 1
-    flags = {"--json", "--all", *(f"--{name}" for names in PARTS.values() for name in names)}
+    flags = {"--json", "--all", *(f"--{name}" for name in PARTS.get(" ".join(asked[:named]), ()))}
     new = {f"--{name.replace('_', '-')}": value for name, value in command.sets.items()}
     dropped = {f"--{name}" for name in command.drops} | new.keys() | {f"--no-{name[2:]}" for name in new}
     end = asked.index("--") if "--" in asked else len(asked)

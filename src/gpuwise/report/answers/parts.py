@@ -16,6 +16,7 @@ PARTS: Mapping[str, Mapping[str, str]] = {
         "memory": "What fills the memory",
         "layouts": "Other layouts",
         "run": "How to start it",
+        "settings": "Settings of TRL and verl",
         "operations": "Operations of a step that cost most",
         "scaling": "On several GPUs, the same batch on each",
         "batches": "Batches that were tried",

@@ -1,0 +1,319 @@
+"""Seconds and memory of one step of reinforcement learning: rollouts, passes over them, updates, weight synchronisation.
+
+Nothing is timed here: rollouts are the simulated engine's (:mod:`gpuwise.serve.simulate`), passes and updates the training step's
+(:mod:`gpuwise.predict.step`), the weights' way into the engine a collective's (:mod:`gpuwise.predict.comm`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuwise.errors import GpuwiseError, LayoutError
+from gpuwise.facts.hardware.systems import Cluster
+from gpuwise.facts.models.architecture import Architecture
+from gpuwise.interval import Z80
+from gpuwise.plan.goal import Goal, Wishes, make_goal
+from gpuwise.plan.promise import promised
+from gpuwise.plan.space.search import find_fastest
+from gpuwise.predict.comm.collectives import collective_time
+from gpuwise.predict.estimate import Estimate
+from gpuwise.predict.memory.device import usable_bytes
+from gpuwise.predict.step.training import TrainingEstimate, estimates
+from gpuwise.serve.engines.engine import tensor_parallel
+from gpuwise.serve.engines.settings import Settings
+from gpuwise.serve.load.lengths import Lengths
+from gpuwise.serve.load.requests import Requests
+from gpuwise.serve.replica import most_ranks
+from gpuwise.serve.simulate import Server
+from gpuwise.units import GIGA
+from gpuwise.workload.stacks.stack import find_stack
+from gpuwise.workload.strategy import Strategy
+from gpuwise.workload.tasks import Task
+from gpuwise.workload.transformer.parameters import count_parameters
+
+F64 = NDArray[np.float64]
+I64 = NDArray[np.int64]
+LENGTH_CV = 0.5
+"""Coefficient of variation of the lengths of responses: 0.4 % of 5,120 responses of 325 tokens on average reach 1,024
+(verl-project/verl issue 1208), the longest of 512 of 288 tokens has 675 (pull request 5637): 0.51 and 0.30 of a log-normal."""
+HALF_BYTES = 2.0
+"""Bytes of a weight in the engine, and of a frozen copy."""
+MOST_SEQUENCES = 1024
+"""Sequences at once of an engine: verl's ``rollout.max_num_seqs``."""
+ENGINE_SHARE = 0.85
+"""Most of a GPU's memory that an engine gets beside a training that sleeps: DeepScaleR's ``gpu_memory_utilization``."""
+SPARE_BYTES = 2.0 * GIGA
+"""Left to torch beside the engine: contexts and communicators of two programs."""
+SLOWDOWN: Mapping[bool, float] = {False: 1.37, True: 1.14}
+"""A measured step over the sum of its phases, where the engine shares the GPUs of the training and where it has its own: waking,
+sleeping and loading weights, batches of unequal length, the program between the phases. Geometric means of six and six published
+steps of Llama 3.1 8B and Qwen3 32B (``studies/reports/rl.toml``); other models are the check."""
+LOG_SIGMA = 0.35
+"""Spread of log(measured / predicted) of the 16 steps of other models."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rollouts:
+    """What one step trains on: ``prompts`` of ``prompt_tokens``, ``group`` responses to each, of ``mean_tokens`` on average
+    and at most ``most_tokens``."""
+
+    prompts: int
+    group: int
+    prompt_tokens: int
+    mean_tokens: float
+    most_tokens: int
+
+    @property
+    def sequences(self) -> int:
+        return self.prompts * self.group
+
+    @property
+    def mean_length(self) -> int:
+        """Tokens of a prompt with its response, on average."""
+        return max(round(self.prompt_tokens + self.mean_tokens), 1)
+
+    @property
+    def longest(self) -> int:
+        return self.prompt_tokens + self.most_tokens
+
+    @property
+    def tokens(self) -> float:
+        """Tokens of a step, prompts included."""
+        return float(self.sequences * self.mean_length)
+
+    def requests(self, engines: int) -> Requests:
+        """The share of one of ``engines``, all sent at once; the longest of all engines among them. Responses to one prompt share
+        its text."""
+        prompts = -(-self.prompts // engines)
+        n = prompts * self.group
+        levels = (np.arange(n) + 0.5) / n
+        levels[-1] = 1.0 - 0.5 / max(self.sequences, n)
+        output = np.random.default_rng(0).permutation(_cut(self.mean_tokens, self.most_tokens, levels))
+        texts = np.repeat(np.arange(prompts), self.group).astype(np.int64)
+        return Requests(np.zeros(n), np.full(n, self.prompt_tokens, np.int64), output, text=texts)
+
+
+def _cut(mean: float, most: int, levels: F64) -> I64:
+    """Lengths at ``levels`` that are ``mean`` on average, after those beyond ``most`` are cut there."""
+    low, high = mean, 64.0 * mean
+    for _ in range(40):
+        middle = math.sqrt(low * high)
+        cut = np.minimum(Lengths(middle, cv=LENGTH_CV).at(levels), most).mean()
+        low, high = (middle, high) if cut < mean else (low, middle)
+    return np.minimum(Lengths(low, cv=LENGTH_CV).tokens(levels), most)
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """One algorithm on one split of the GPUs."""
+
+    task: Task
+    rollouts: Rollouts
+    updates: int
+    reference: bool = True
+    """A frozen copy of the first weights is read for the KL term."""
+    engine_gpus: int = 0
+    """GPUs that only generate; 0: the training's own GPUs, while it sleeps."""
+    engine_ranks: int | None = None
+    """Tensor-parallel ranks of an engine; None: the fastest."""
+    engine_version: str | None = None
+    """Version of vLLM; None: the newest with known costs."""
+
+    @property
+    def passes(self) -> tuple[str, ...]:
+        """Forward passes over a step's tokens."""
+        return tuple(p for p in self.task.passes if self.reference or p != "reference")
+
+    @property
+    def frozen(self) -> tuple[str, ...]:
+        """Frozen copies in memory."""
+        return tuple(c for c in self.task.copies if self.reference or c != "reference")
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """Rollouts on ``engines`` of ``ranks`` GPUs each, of whose memory they take ``share``; ``offloaded``: the training's states
+    are in host memory meanwhile."""
+
+    ranks: int
+    engines: int
+    share: float
+    offloaded: bool
+    seconds: float
+    log_sigma: float
+    move_s: float
+    """Seconds to move the training's states to the host and back."""
+    sync_s: float
+    """Seconds until the engine has new weights."""
+
+    @property
+    def total_s(self) -> float:
+        return self.seconds + self.move_s + self.sync_s
+
+
+@dataclass(frozen=True, slots=True)
+class RlStep:
+    """One step. ``training`` is the update at the longest sequence, whose memory counts."""
+
+    recipe: Recipe
+    cluster: Cluster
+    goal: Goal
+    training: TrainingEstimate
+    packed: Strategy
+    """``training``'s strategy with sequences of mean length."""
+    generation: Generation | None
+    parts_s: Mapping[str, float]
+    step_time_s: Estimate
+    memory_bytes: Mapping[str, float]
+    """Of the fullest GPU in each phase."""
+    other: tuple[Generation, ...] = ()
+    """Other ways to generate, fastest first."""
+
+
+def trained_on(recipe: Recipe, cluster: Cluster) -> Cluster:
+    """The GPUs that train."""
+    return replace(cluster, n_accelerators=cluster.n_accelerators - recipe.engine_gpus)
+
+
+def rl_step(arch: Architecture, cluster: Cluster, recipe: Recipe, wishes: Wishes) -> RlStep:
+    """The fastest step that fits. Raises LayoutError where none does, InputError and UnpredictableError."""
+    r, train = recipe.rollouts, trained_on(recipe, cluster)
+    frozen = len(recipe.frozen) * HALF_BYTES * count_parameters(arch).total / train.n_accelerators
+    each = r.sequences // recipe.updates
+    asked = replace(wishes, task=recipe.task.name, seq_len=r.longest, global_batch=each)
+    unread = _unread_logits(arch, train, r, asked)
+    goal, training = _layout(arch, train, asked, frozen - unread)
+    if recipe.task.critic:  # its states take as much again
+        goal, training = _layout(arch, train, asked, frozen - unread + _states(training))
+    packed = at_length(training.strategy, each, r.longest, r.mean_length)
+    update = promised(arch, train, estimates(arch, train, [packed], r.mean_length)[0])
+    once = forward_s(arch, train, packed, r.mean_length) * recipe.updates
+    copies = 2.0 if recipe.task.critic else 1.0
+    parts = {f"{name} pass": once for name in recipe.passes} | {"update": update.step_time_s.expected * recipe.updates * copies}
+    resident = sum(training.memory_parts[name] for name in ("weights", "optimizer"))
+    states = resident * copies + frozen
+    ways = sorted(_ways(arch, cluster, recipe, states, training), key=lambda g: g.total_s) if recipe.task.rollouts else []
+    if recipe.task.rollouts and not ways:
+        raise LayoutError("fits", "no engine fits beside the training", hint="give more GPUs, or --engine-ranks 2 or more")
+    best = ways[0] if ways else None
+    if best is not None:
+        parts = {"rollouts": best.seconds, **parts, "weights to the engine": best.sync_s}
+        parts |= {"states to the host and back": best.move_s} if best.move_s else {}
+    parts = {name: SLOWDOWN[bool(recipe.engine_gpus)] * s for name, s in parts.items()}
+    apart = parts["rollouts"] if best is not None and recipe.engine_gpus else 0.0
+    rest = sum(parts.values()) - apart
+    whole = max(apart, rest)
+    shares = [(best.log_sigma if best else 0.0) * parts.get("rollouts", 0.0) / sum(parts.values())]
+    shares += [math.log(update.step_time_s.high / update.step_time_s.expected) / Z80 * parts["update"] / sum(parts.values())]
+    step = Estimate.from_log_sigma(whole, math.hypot(*shares, LOG_SIGMA), update.step_time_s.basis)
+    critic = _states(training) if recipe.task.critic else 0.0
+    memory = {"update": training.needed_bytes.expected + frozen + critic - unread}
+    if best is not None:
+        beside = 0.0 if best.offloaded or recipe.engine_gpus else states
+        memory["rollouts"] = best.share * cluster.accelerator.memory_bytes + beside
+    return RlStep(recipe, cluster, goal, training, packed, best, parts, step, memory, tuple(ways[1:]))
+
+
+def _layout(arch: Architecture, cluster: Cluster, wishes: Wishes, taken_bytes: float) -> tuple[Goal, TrainingEstimate]:
+    """The fastest layout of the update beside ``taken_bytes`` on each GPU. Raises LayoutError where none fits."""
+    goal = make_goal(arch, _without(cluster, taken_bytes), wishes)
+    found = find_fastest(goal)
+    if found is None:
+        raise LayoutError("fits", f"no layout of {arch.name} divides over {cluster.label}", hint="give another number of GPUs")
+    if found.estimate is None:
+        needs = f"{(found.smallest_bytes + taken_bytes) / GIGA:.0f} GB of {usable_bytes(cluster.accelerator) / GIGA:.0f}"
+        raise LayoutError("fits", f"the update needs {needs} on each GPU", hint="more GPUs, a shorter --response, or --lora")
+    return goal, found.estimate
+
+
+def _states(training: TrainingEstimate) -> float:
+    """Bytes of weights, gradients and optimizer of a second model laid out like the first."""
+    return sum(training.memory_parts[name] for name in ("weights", "gradients", "optimizer"))
+
+
+def _unread_logits(arch: Architecture, cluster: Cluster, r: Rollouts, wishes: Wishes) -> float:
+    """Bytes of the prompts' logits that a step of the plainest layout would hold, and TRL does not: its loss has the logits of
+    responses alone (``logits_to_keep`` of trl/trainer/grpo_trainer.py)."""
+    goal = make_goal(arch, cluster, wishes)
+    if not find_stack(goal.bases[0].stack).export.shards_by_deepspeed:
+        return 0.0
+    micro = int(wishes.fixed.get("micro_batch", 1))
+    plain = goal.bases[0].with_(dp=cluster.n_accelerators, micro_batch=micro)
+    return estimates(arch, cluster, [plain], r.longest)[0].memory_parts["logits"] * r.prompt_tokens / r.longest
+
+
+def _without(cluster: Cluster, taken_bytes: float) -> Cluster:
+    """``cluster`` with that much less memory on each GPU, at least a tenth of it."""
+    a = cluster.accelerator
+    room = usable_bytes(a)
+    less = replace(a, memory_visible_bytes=max(room - taken_bytes, 0.1 * room))
+    return replace(cluster, system=replace(cluster.system, accelerator=less)) if taken_bytes else cluster
+
+
+def at_length(strategy: Strategy, sequences: int, longest: int, length: int) -> Strategy:
+    """``strategy``, which holds micro-batches of sequences of ``longest`` tokens, for ``sequences`` of ``length``: as many tokens
+    a micro-batch, as programs pack them."""
+    micro = min(max(strategy.micro_batch * longest // length, 1), max(sequences // strategy.dp, 1))
+    return strategy.with_(micro_batch=micro, accumulation=max(math.ceil(sequences / (strategy.dp * micro)), 1))
+
+
+def forward_s(arch: Architecture, cluster: Cluster, strategy: Strategy, seq_len: int) -> float:
+    """Seconds of one forward pass over the batch of ``strategy``: what full recomputation of its layers adds to a step, with
+    the share of the head."""
+    again = estimates(arch, cluster, [strategy.with_(recompute="full", recompute_every=1)], seq_len)[0]
+    slower = promised(arch, cluster, again).step_time_s.expected / again.step_time_s.expected
+    count = count_parameters(arch)
+    return slower * again.breakdown_s["recompute"] * (1.0 + arch.vocab * arch.hidden / count.active)
+
+
+def _ways(
+    arch: Architecture, cluster: Cluster, recipe: Recipe, states: float, training: TrainingEstimate
+) -> Iterator[Generation]:
+    """Each number of ranks of an engine, beside the training's states or with these in host memory."""
+    a, n = cluster.accelerator, recipe.engine_gpus or cluster.n_accelerators
+    weights = HALF_BYTES * count_parameters(arch).total
+    asked = recipe.engine_ranks
+    for ranks in (asked,) if asked else (k for k in (1, 2, 4, 8, 16) if n % k == 0 and k <= most_ranks(cluster.system)):
+        for offloaded in (False,) if recipe.engine_gpus else (False, True):
+            beside = 0.0 if offloaded or recipe.engine_gpus else states
+            share = min((usable_bytes(a) - beside - SPARE_BYTES) / a.memory_bytes, ENGINE_SHARE)
+            if share * a.memory_bytes * ranks <= weights:
+                continue
+            try:
+                seconds, sigma = _generated(arch, cluster, ranks, max(n // ranks, 1), recipe, share)
+            except GpuwiseError:
+                if asked and (offloaded or recipe.engine_gpus):
+                    raise
+                continue
+            move = 2.0 * states / a.pcie_bytes_per_s if offloaded and a.pcie_bytes_per_s else 0.0
+            yield Generation(ranks, max(n // ranks, 1), share, offloaded, seconds, sigma, move, _sync_s(arch, cluster, training))
+            if not offloaded and share >= ENGINE_SHARE:
+                break
+
+
+def _generated(
+    arch: Architecture, cluster: Cluster, ranks: int, engines: int, recipe: Recipe, share: float
+) -> tuple[float, float]:
+    """Seconds of the last response of an engine in vLLM, and their spread. Raises InputError where the model does not fit."""
+    requests, longest = recipe.rollouts.requests(engines), recipe.rollouts.longest
+    settings = Settings(
+        max_num_seqs=min(len(requests), MOST_SEQUENCES), max_model_len=longest, memory_share=share, in_process=True
+    )
+    config = replace(tensor_parallel(arch, "bf16", ranks), version=recipe.engine_version)
+    run = Server(arch, cluster.system, config, settings).run(requests)
+    return float(run.e2e_s.max()), run.log_sigma
+
+
+def _sync_s(arch: Architecture, cluster: Cluster, training: TrainingEstimate) -> float:
+    """Seconds until every engine has the weights: each rank gathers all of them (verl's sharding manager, TRL's
+    ``gather_if_zero3``)."""
+    if cluster.n_accelerators == 1:
+        return 0.0
+    local = min(cluster.system.count, cluster.n_accelerators)
+    payload = HALF_BYTES * count_parameters(arch).total
+    return float(collective_time(cluster.system, "all_gather", payload, cluster.n_accelerators, local).time_s[0])
