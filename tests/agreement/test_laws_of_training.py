@@ -33,36 +33,42 @@ def without(words: Words, option: str) -> Words:
     return (*words[:i], *words[i + 2 :])
 
 
-def times(draw: Draw, words: Words, asked: Asked, *, same_stack: bool) -> list[tuple[float, Words]]:
-    """Time with each of three constraints over the time without; on the stack of the default where ``same_stack``."""
+def constrained(draw: Draw, words: Words, asked: Asked, *, same_stack: bool) -> list[tuple[float, Words, Asked]]:
+    """Time with each of three constraints over the time without, and that answer; with ``same_stack`` on the default one."""
     if asked["best"] is None:
         return []
     stack = asked["best"]["strategy"]["stack"]
-    ratios: list[tuple[float, Words]] = []
+    found: list[tuple[float, Words, Asked]] = []
     for constraint in draw.sample(CONSTRAINTS, 3):
         again = answer((*words, *constraint, *(("--stack", stack) if same_stack else ())))
         if isinstance(again, Asked) and again["best"] is not None:
-            ratios.append((again["best"]["time_s"]["expected"] / asked["best"]["time_s"]["expected"], constraint))
-    return ratios
+            ratio = again["best"]["time_s"]["expected"] / asked["best"]["time_s"]["expected"]
+            found.append((ratio, constraint, again))
+    return found
+
+
+def names_its_stack(assumed: list[str], stack: str) -> bool:
+    """Whether an answer states the stack it moved to, for want of what is asked in the default one."""
+    return any(text.startswith(f"stack {stack} (") and "does not support the requested" in text for text in assumed)
 
 
 @pytest.mark.parametrize("seed", seeds(2, 60))
 def test_a_constraint_on_the_same_stack_never_makes_a_plan_faster(seed: int) -> None:
     draw = random.Random(seed)
     for words, asked in answers(draw, plan, EACH):
-        for ratio, constraint in times(draw, words, asked, same_stack=True):
+        for ratio, constraint, _ in constrained(draw, words, asked, same_stack=True):
             assert ratio >= FASTER, (words, constraint, ratio)
 
 
 @pytest.mark.slow
-@pytest.mark.xfail(
-    reason="14 of 106: the default stack is the one that people use, another one that a constraint needs may be faster"
-)
-def test_a_constraint_never_makes_a_plan_faster_on_any_stack() -> None:
+def test_a_constraint_that_makes_a_plan_faster_names_the_stack_it_moved_to() -> None:
+    """The default stack is the one that people use; another one that a constraint needs may be faster."""
     draw = random.Random(1)
     for words, asked in answers(draw, plan, 40):
-        for ratio, constraint in times(draw, words, asked, same_stack=False):
-            assert ratio >= FASTER, (words, constraint, ratio)
+        for ratio, constraint, again in constrained(draw, words, asked, same_stack=False):
+            stacks = asked["best"]["strategy"]["stack"], again["best"]["strategy"]["stack"]
+            moved = stacks[0] != stacks[1] and names_its_stack(again["goal"]["assumed"], stacks[1])
+            assert ratio >= FASTER or moved, (words, constraint, ratio, stacks, again["goal"]["assumed"])
 
 
 def recomputed(words: Words) -> dict[str, Asked]:
@@ -80,13 +86,15 @@ def test_recomputing_more_on_the_same_stack_never_needs_more_memory(seed: int) -
 
 
 @pytest.mark.slow
-@pytest.mark.xfail(
-    reason="30 of 40: only another stack recomputes selectively, torchtune, which has no 32-bit copies of the weights"
-)
-def test_recomputing_more_never_needs_more_memory_on_any_stack() -> None:
+def test_recomputing_more_needs_more_memory_only_on_a_stack_that_is_named() -> None:
+    """Selective recomputation moves to a stack that has it, whose copies of the weights may be others."""
     for words, _ in answers(random.Random(1), fit, 10):
-        needed = [kind["memory_bytes"]["expected"] for kind in recomputed(without(words, "--recompute")).values()]
-        assert needed == sorted(needed, reverse=True), (words, needed)
+        kinds = recomputed(without(words, "--recompute"))
+        needed = [kind["memory_bytes"]["expected"] for kind in kinds.values()]
+        used = {kind["strategy"]["stack"]: kind["assumed"] for kind in kinds.values()}
+        default = kinds["none"]["strategy"]["stack"] if "none" in kinds else ""
+        moved = all(stack == default or names_its_stack(assumed, stack) for stack, assumed in used.items())
+        assert needed == sorted(needed, reverse=True) or (len(used) > 1 and moved), (words, needed, used)
 
 
 @pytest.mark.parametrize("seed", seeds(1, 60))
