@@ -11,9 +11,11 @@ from typing import Any
 
 from gpuwise.errors import InputError
 from gpuwise.facts.hardware.accelerators import Accelerator
+from gpuwise.facts.models.architecture import Architecture
 from gpuwise.serve.engines.engine import ENGINES, EngineConfig, version_number
 from gpuwise.serve.engines.settings import EngineRules, Settings, Tier
 from gpuwise.units import GIB
+from gpuwise.workload.blocks.kinds import LATENT, block_counts
 
 GROUP = 4
 """Ranks from which SGLang captures graphs of more sequences."""
@@ -88,6 +90,21 @@ def resolved(settings: Settings, config: EngineConfig, accelerator: Accelerator,
         graph_most=settings.graph_most or graph,
         scheduler=settings.scheduler or ("budget" if chunked and rules.scheduler == "prefill_first" else rules.scheduler),
     )
+
+
+LATENT_GRAPH_TOKENS = 2048
+"""Largest graph of a prompt's step with latent attention (sglang docs/advanced_features/piecewise_cuda_graph.md)."""
+
+
+def prompt_graph_most(arch: Architecture, accelerator: Accelerator, config: EngineConfig, options: Settings) -> int:
+    """Tokens of the largest graph of a step with a prompt, beside those of decode steps; 0: none of its own. SGLang has none on
+    other vendors' devices, nor for drafts, adapters, attention apart, pipeline stages and experts exchanged between ranks (the
+    same document)."""
+    apart = config.attention_dp > 1 or config.pp > 1 or config.moe_ep > 1
+    if not engine_rules(config).chunk_graphs or accelerator.vendor != "NVIDIA" or apart or options.drafts or options.adapters:
+        return 0
+    most = options.max_num_batched_tokens or 0
+    return min(most, LATENT_GRAPH_TOKENS) if LATENT in block_counts(arch) else most
 
 
 def _tier(rules: EngineRules, accelerator: Accelerator) -> Tier:

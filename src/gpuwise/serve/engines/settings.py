@@ -191,6 +191,8 @@ class EngineRules:
     """Layers with a sliding window free the blocks behind it."""
     prompt_graphs: bool = True
     """Steps with prompts run captured graphs up to their largest size; False: the host launches every one of them."""
+    chunk_graphs: bool = False
+    """Prompts have graphs of their own up to a step's tokens, if started as ``releases.prompt_graph_most`` says."""
     graph_tokens: int | None = None
     """Tokens of the largest graph for each sequence at once, if those are fewer."""
     ahead_in_stages: bool = False

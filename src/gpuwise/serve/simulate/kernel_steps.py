@@ -174,9 +174,9 @@ def _steps(low: int, high: int, least: int = 128) -> list[int]:
 class KernelSteps:
     """:class:`~gpuwise.serve.simulate.step_time.StepTime` of a layout under an engine's costs, ``layers_s`` those of its
     layers together. ``host_s`` per step and ``host_sequence_s`` per sequence are the scheduler's: in parallel with the device
-    if ``ahead``, else after it. A step with more tokens than the largest graph (without ``prompt_graphs``, any step with a
-    prompt; with ``graph_most`` 0, every step) is launched by the host, in at least ``eager_s``. ``sampling_s`` [0..most] is the
-    sampling time by number of sequences."""
+    if ``ahead``, else after it. A step with more tokens than the largest graph is launched by the host, in at least ``eager_s``;
+    with a prompt that graph has ``prompt_graph_most`` tokens if set, else those of decode steps with ``prompt_graphs`` and none
+    without; with ``graph_most`` 0 there is none. ``sampling_s`` [0..most] is the sampling time by number of sequences."""
 
     __slots__ = (
         "_after",
@@ -217,6 +217,7 @@ class KernelSteps:
         ahead: bool = True,
         attention_slowdown: float = 1.0,
         prompt_graphs: bool = True,
+        prompt_graph_most: int = 0,
         eager_s: float = 0.0,
         sampling_s: F64 | None = None,
     ) -> None:
@@ -224,7 +225,7 @@ class KernelSteps:
         n = np.arange(most_sequences + 1)
         captured = graph_sizes(graph_most) if sizes is None else np.array(sizes, np.int64)
         self._eager_s, self._decode_graph = eager_s, int(captured[-1]) if graph_most else 0
-        self._graph_tokens = self._decode_graph if prompt_graphs else 0
+        self._graph_tokens = (prompt_graph_most if graph_most else 0) or (self._decode_graph if prompt_graphs else 0)
         padded = np.where(n <= self._decode_graph, captured[np.minimum(np.searchsorted(captured, n), len(captured) - 1)], n)
         low, high = tables.lengths
         each = (tables.attention_s[:, 1] - tables.attention_s[:, 0]) / (high - low)

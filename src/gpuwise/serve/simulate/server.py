@@ -16,7 +16,7 @@ from gpuwise.errors import InputError, NoRoomError
 from gpuwise.facts.hardware.systems import System
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.serve.engines.engine import EngineConfig
-from gpuwise.serve.engines.releases import engine_rules, resolved
+from gpuwise.serve.engines.releases import engine_rules, prompt_graph_most, resolved
 from gpuwise.serve.engines.settings import EngineRules, Settings
 from gpuwise.serve.load.requests import ClosedLoop, Requests
 from gpuwise.serve.load.targets import Target
@@ -355,6 +355,7 @@ def _steps(server: Server, near: int) -> Steps:
         attention_slowdown=front.attention_slowdown,
         sampling_s=rules.sampling_s(options.sampling, logits, server.system.accelerator.memory_bandwidth_bytes_per_s),
         prompt_graphs=rules.prompt_graphs,
+        prompt_graph_most=prompt_graph_most(server.arch, server.system.accelerator, server.config, options),
         eager_s=eager_s,
     )
 
