@@ -47,3 +47,25 @@ def test_what_is_not_described_is_refused(server: Running, name: str) -> None:
 @pytest.mark.parametrize("path", ["/api/names", "/api/pages", "/api/files", "/api/state"])
 def test_other_addresses_answer(server: Running, path: str) -> None:
     assert server.get(path).status == 200
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["exercise", "occupancy", "cost", "compare", "fit"])
+def test_generated_queries_are_answered_as_described(server: Running, name: str) -> None:
+    """Schemathesis makes queries of the document, right and wrong, and checks statuses, content types and bodies."""
+    schemathesis = pytest.importorskip("schemathesis")
+    hypothesis = pytest.importorskip("hypothesis")
+    operation = schemathesis.openapi.from_dict(DOCUMENT)[f"/api/ask/{name}"]["GET"]
+    headers = {"Host": server.host, "Cookie": server.cookie}
+
+    @hypothesis.given(case=operation.as_strategy())
+    @hypothesis.settings(
+        max_examples=15, deadline=None, database=None, derandomize=True, suppress_health_check=list(hypothesis.HealthCheck)
+    )
+    def answers(case: Any) -> None:
+        response = case.call(base_url=f"http://{server.host}", headers=headers)
+        # the token is in the cookie; and a name or a size is more than a schema tells
+        left_out = [schemathesis.checks.ignored_auth, schemathesis.checks.positive_data_acceptance]
+        case.validate_response(response, excluded_checks=left_out, headers=headers)
+
+    answers()
