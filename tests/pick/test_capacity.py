@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import math
 from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
@@ -89,6 +90,32 @@ def test_the_full_answer_is_of_the_first_option() -> None:
         assert finished == asked[-1:]
         assert found.options[0].name == asked[-1] == cast("SimpleNamespace", answer).name
         assert any(one.name == asked[0] for one in found.left_out) == (dearer is None)
+
+
+@pytest.mark.parametrize("fast", [True, False])
+def test_every_option_that_may_cost_less_is_searched(fast: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those are the ones of which fewer replicas cost less than the first option, and one keeps the targets at their rate."""
+    targets, demand = parse_targets("ttft_p95=1s"), Demand(rate_per_s=400.0)
+    ranked = rank_accelerators(ARCH, LOAD, targets, demand, today=TODAY, limits=AMD)
+    needed: list[float] = []
+    asked: list[str] = []
+
+    def carries(_configuration: object, _load: object, rate_per_s: float, *_others: object) -> bool:
+        needed.append(rate_per_s)
+        return fast and math.isfinite(rate_per_s)
+
+    def ask(option: Option) -> Draft:
+        asked.append(option.name)
+        answer = SimpleNamespace(served=SimpleNamespace(limit=option.limit, fleet=option.fleet))
+        return cast("Draft", SimpleNamespace(limit=option.limit, fleet=lambda: option.fleet, completed=lambda **_options: answer))
+
+    monkeypatch.setattr(capacity, "carries", carries)
+    first, *others = ranked.options
+    cheaper = [o for o in others if o.key / o.fleet.cluster.n_accelerators * o.limit.configuration.ranks < first.key]
+    assert cheaper
+    ranked.answered(ask, LOAD, targets, demand, AMD)
+    assert sorted(asked) == sorted(o.name for o in ([first, *cheaper] if fast else [first]))
+    assert all(rate > min(o.limit.rate_per_s for o in others) for rate in needed)
 
 
 def test_a_model_that_writes_nothing_is_refused() -> None:
