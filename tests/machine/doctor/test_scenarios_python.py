@@ -193,6 +193,11 @@ FAULTY: dict[str, tuple[Callable[[], ScriptedMachine], str, tuple[str, ...]]] = 
         "tensorflow-sees-no-gpu",
         ("'tensorflow[and-cuda]'",),
     ),
+    "ONNX Runtime for the processor beside the one for GPUs": (
+        lambda: scripted_machine(packages={"onnxruntime": "1.23.0", "onnxruntime-gpu": "1.22.0"}),
+        "onnxruntime-installed-twice",
+        ("pip uninstall -y onnxruntime onnxruntime-gpu", "install onnxruntime-gpu"),
+    ),
     "two CuPy packages": (
         lambda: scripted_machine(answers=[cupy("cupy-cuda12x", "13.6.0")], packages={"cupy-cuda11x": "13.6.0"}),
         "cupy-installed-twice",

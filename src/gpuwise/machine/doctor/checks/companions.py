@@ -24,6 +24,28 @@ _OF_GEOMETRIC = ("torch_scatter", "torch_sparse")
 """Compiled for one release of torch and one CUDA each; their index has a page for every pair (data.pyg.org)."""
 
 
+def onnxruntimes(m: Machine) -> Iterator[Finding]:
+    """ONNX Runtime for the processor beside the one for GPUs: both write the package ``onnxruntime``."""
+    twins = [p for name in ("onnxruntime", "onnxruntime-gpu") if m.python and (p := m.python.find(name))]
+    if len(twins) < 2 or not m.nvidia_cards:
+        return
+    names = [p.name for p in twins]
+    python = m.python.path if m.python else "python"
+    yield Finding(
+        "onnxruntime-installed-twice",
+        Severity.LIMIT,
+        "ONNX Runtime for the processor and for GPUs write the same files",
+        tuple(f"{p.name} {p.version}" for p in twins),
+        "Whichever was installed last is imported: without CUDAExecutionProvider it computes on the processor and says nothing.",
+        (
+            Fix(
+                "Remove both, install the one for GPUs", (fixes.pip_uninstall(m, *names), fixes.pip_install(m, "onnxruntime-gpu"))
+            ),
+        ),
+        f'{python} -c "import onnxruntime as o; print(o.get_available_providers())"  # CUDAExecutionProvider among them',
+    )
+
+
 def companions(m: Machine) -> Iterator[Finding]:
     """torchvision and torchaudio of another torch, by what they require and by what their import raises."""
     package = m.torch_package

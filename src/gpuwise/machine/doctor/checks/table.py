@@ -70,6 +70,7 @@ CHECKS: tuple[Check, ...] = (
     check_frameworks.runs,
     check_frameworks.sees_none,
     check_companions.companions,
+    check_companions.onnxruntimes,
     check_companions.other_imports,
     check_companions.numpy,
     check_frameworks.toolkit,
