@@ -142,7 +142,7 @@ def _field(name: str, tree: Tree, shared: Mapping[str, str]) -> dict[str, Any]:
     if not tree:
         unit = next((words for end, words in UNITS.items() if name.endswith(end)), None)
         about = f"A {unit}." if unit is not None and "share" in unit else f"In {unit}."
-        return {} if unit is None else {"type": ["number", "array", "object", "null"], "description": about}
+        return {} if unit is None else {"description": about}
     if _is_estimate(tree):
         return {"anyOf": [{"$ref": "#/$defs/estimate"}, {"type": "null"}]}
     if LIST in tree:
