@@ -87,7 +87,7 @@ def answers_schema() -> dict[str, Any]:
             shared[key] = name
     made: dict[str, Any] = {"estimate": ESTIMATE, "refusal": REFUSAL}
     made |= {name: _object(json.loads(key), shared) for key, name in shared.items()}
-    made |= {document_name(command): _object(tree, shared) for command, tree in trees.items()}
+    made |= {document_name(command): {"type": "object", **_object(tree, shared)} for command, tree in trees.items()}
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": f"Documents of gpuwise, version {ANSWERS_VERSION}",
@@ -128,8 +128,9 @@ def _count(tree: Tree, name: str, counts: Counter[str], names: dict[str, str]) -
 
 
 def _object(tree: Tree, shared: Mapping[str, str]) -> dict[str, Any]:
-    """Schema of an object with these fields; ``*`` stands for keys that are data."""
-    made: dict[str, Any] = {"type": ["object", "null"]}
+    """Schema of an object with these fields; ``*`` stands for keys that are data. The type is open: a few fields are an object in
+    one kind of answer and a number in another."""
+    made: dict[str, Any] = {}
     own = {step: _field(step, inner, shared) for step, inner in tree.items() if step not in ("*", LIST)}
     if own:
         made["properties"] = own
@@ -144,10 +145,10 @@ def _field(name: str, tree: Tree, shared: Mapping[str, str]) -> dict[str, Any]:
         about = f"A {unit}." if unit is not None and "share" in unit else f"In {unit}."
         return {} if unit is None else {"description": about}
     if _is_estimate(tree):
-        return {"anyOf": [{"$ref": "#/$defs/estimate"}, {"type": "null"}]}
+        return {"anyOf": [{"$ref": "#/$defs/estimate"}, {"type": ["number", "null"]}]}
     if LIST in tree:
         items = _field(name, tree[LIST], shared)
-        return {"type": ["array", "null"], **({"items": items} if items else {})} if len(tree) == 1 else {}
+        return {"items": items} if items and len(tree) == 1 else {}
     key = json.dumps(tree)
     return {"$ref": f"#/$defs/{shared[key]}"} if key in shared else _object(tree, shared)
 
@@ -173,6 +174,10 @@ def openapi() -> dict[str, Any]:
         paths[path] = {
             "get": {"summary": summary, "responses": {"200": {"description": summary, "content": body}, **_refusals()}}
         }
+    about = "Command lines and pages that answer a question in words"
+    words = {"name": "q", "in": "query", "required": True, "schema": {"type": "string", "maxLength": 200}}
+    reply = {"200": {"description": about, "content": {"application/json": {"schema": {}}}}, **_refusals()}
+    paths["/api/heard"] = {"get": {"summary": about, "parameters": [words], "responses": reply}}
     answered = {
         "type": "object",
         "properties": {
