@@ -25,8 +25,8 @@ _REFUSALS: tuple[tuple[str, str, str], ...] = (
     ),
     (
         r"stable-?diffusion|sdxl|sd|flux|dit|pixart|imagen|dall-?e|sora|wan|hunyuanvideo|cogvideox",
-        "image and video generation runs several networks over many denoising steps, which one table of layers cannot hold",
-        f"`gpuwise pick` ranks GPUs for making images (--for image) and videos (--for video); {_OWN}",
+        "training such a model by name is not predicted yet",
+        f"`gpuwise fit sdxl --on 4090` makes images with it, `gpuwise pick --for image` ranks GPUs; {_OWN}",
     ),
     (
         r"gpt-?[45](?:\.\d)?o?|gpt-?3\.5|chatgpt|claude|gemini",

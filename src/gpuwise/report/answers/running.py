@@ -121,7 +121,9 @@ def _difference(m: At) -> Number:
 
 def _part_in_ram(d: At) -> list[Figure]:
     smallest, o = d["formats"][len(d["formats"].value) - 1], d["offload"]
-    needs = Figure("needs", smallest["memory_bytes"], "", ("in ", smallest["weights"], ", the device has ", d["device_bytes"]))
+    several = (d["cluster"]["accelerators"].number or 0) > 1
+    has = " on each, which has " if several else ", the device has "
+    needs = Figure("needs", smallest["memory_bytes"], "", ("in ", smallest["weights"], has, d["device_bytes"]))
     if not o:
         return [needs]
     rate, reads = o["tokens_per_s"], o["prompt_tokens_per_s"]
