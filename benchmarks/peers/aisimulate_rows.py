@@ -1,10 +1,12 @@
 """What aiconfigurator (AISimulate) answers for the closed loops of a table; run in an environment of its own.
 
     python -m venv peer && peer/bin/pip install aiconfigurator
-    peer/bin/python benchmarks/peers/aisimulate_rows.py inferencex.csv peer.csv
+    python benchmarks/peers/serving.py FOLDER > ids.txt
+    peer/bin/python benchmarks/peers/aisimulate_rows.py inferencex.csv peer.csv ids.txt
 
-Each row is asked with its own model, system, engine, quantisation and layout; where the tool has no tables of the row's release,
-its newest are taken. Columns of the output: id, ttft_ms, tpot_ms, tables (``row`` or ``newest``), error.
+``ids.txt`` are the rows that gpuwise is scored on. Each row is asked with its own model, system, engine, quantisation and layout;
+where the tool has no tables of the row's release, its newest are taken. Columns of the output: id, ttft_ms, tpot_ms, tables
+(``row`` or ``newest``), error.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ def asked(row: dict[str, str]) -> dict[str, Any]:
 
 
 GROUP = ("model_path", "system", "backend", "precision", "moe_ep_size")
-EACH = 4
+EACH = 8
 """Rows of a group that are asked: each group loads tables for some seconds."""
 
 
@@ -65,7 +67,8 @@ def answer(row: dict[str, str]) -> list[Any]:
 def main() -> None:
     logging.disable(logging.CRITICAL)
     with Path(sys.argv[1]).open(newline="") as source:
-        groups = sample(csv.DictReader(source))
+        wanted = set(Path(sys.argv[3]).read_text().split())
+        groups = sample(row for row in csv.DictReader(source) if row["id"] in wanted)
     with Path(sys.argv[2]).open("w", newline="") as target:
         writer = csv.writer(target)
         writer.writerow(["id", "ttft_ms", "tpot_ms", "tables", "error"])

@@ -1,6 +1,7 @@
 """Closed loops of InferenceX: gpuwise beside aiconfigurator (AISimulate) on the same rows.
 
-    python benchmarks/peers/serving.py FOLDER peer.csv
+    python benchmarks/peers/serving.py FOLDER            the ids of the rows
+    python benchmarks/peers/serving.py FOLDER peer.csv   the table
 
 ``FOLDER`` is that of the measured tables, ``peer.csv`` what ``aisimulate_rows.py`` wrote. Of each engine: rows that both answer
 and that no cost of gpuwise was fitted on, the median error of both in %. aiconfigurator ships this table in its package.
@@ -47,17 +48,20 @@ def first_token_s(row: ServingRow, measured_s: float) -> float:
         return math.nan
 
 
-def errors_of(folder: Path, peer: Mapping[str, Mapping[str, str]]) -> Errors:
-    """Absolute errors in % by (engine, figure, tool)."""
+def left_out(folder: Path) -> dict[str, tuple[ServingRow, float]]:
+    """Rows by id that no cost was fitted on, with their mean time to the first token."""
     with (folder / "serving" / "inferencex.csv").open(newline="") as table:
         names = [row["id"] for row in csv.DictReader(table)]
     rows = inferencex_rows(folder) or []
+    return {name: row for name, row in zip(names, rows, strict=True) if not row[0].reason and is_check(row[0])}
+
+
+def errors_of(folder: Path, peer: Mapping[str, Mapping[str, str]]) -> Errors:
+    """Absolute errors in % by (engine, figure, tool)."""
     found: Errors = defaultdict(list)
-    assert len(rows) == len(names)
-    kept = [i for i, (row, _) in enumerate(rows) if not row.reason and is_check(row) and peer.get(names[i], {}).get("tpot_ms")]
-    for i, token_s in zip(kept, token_times([rows[i][0] for i in kept]), strict=True):
-        row, ttft_s = rows[i]
-        theirs = peer[names[i]]
+    rows = {name: row for name, row in left_out(folder).items() if peer.get(name, {}).get("tpot_ms")}
+    for (name, (row, ttft_s)), token_s in zip(rows.items(), token_times([row for row, _ in rows.values()]), strict=True):
+        theirs = peer[name]
         engine = "" if row.config is None else row.config.engine
         figures = [("token", row.measured_s, token_s, float(theirs["tpot_ms"]) * MILLI)]
         if math.isfinite(ttft_s):
@@ -70,6 +74,9 @@ def errors_of(folder: Path, peer: Mapping[str, Mapping[str, str]]) -> Errors:
 
 
 def main() -> None:
+    if len(sys.argv) == 2:
+        print("\n".join(left_out(Path(sys.argv[1]))))
+        return
     with Path(sys.argv[2]).open(newline="") as table:
         peer = {row["id"]: row for row in csv.DictReader(table)}
     found = errors_of(Path(sys.argv[1]), peer)
