@@ -555,7 +555,7 @@ function Words({ follow }) {
       setSaid({ error });
     }
   };
-  return html`<form class="words" role="search" onSubmit=${ask}>
+  return html`<form class="heard" role="search" onSubmit=${ask}>
       <label for="words">Ask in your words</label>
       <input id="words" value=${text} placeholder="can I run qwen3 32b on two 3090s?" autocomplete="off" onInput=${(e) => setText(e.target.value)} />
       <button>Ask</button></form>
