@@ -22,6 +22,7 @@ from gpuwise.plan.rl.step import SLOWDOWN, Recipe, RlStep, Rollouts, rl_step
 from gpuwise.plan.whole_run import run_of
 from gpuwise.predict.estimate import Estimate, to_document
 from gpuwise.predict.memory.device import usable_bytes
+from gpuwise.serve.engines.engine import DEFAULT_ENGINE, ENGINES
 from gpuwise.workload.tasks import find_task
 from gpuwise.workload.transformer.parameters import count_parameters
 
@@ -226,7 +227,7 @@ def _document(
         "engine": None
         if g is None
         else {
-            "program": "vLLM",
+            "program": ENGINES[DEFAULT_ENGINE].title,
             "gpus": recipe.engine_gpus or cluster.n_accelerators,
             "own_gpus": bool(recipe.engine_gpus),
             "ranks": g.ranks,
