@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from gpuwise.errors import InputError
+from gpuwise.files import read_text
 
 GROUP = "gpuwise.plugins"
 Folder = Literal["facts", "prices", "stacks"]
@@ -82,12 +83,8 @@ def _may_be_plugin(name: str) -> bool:
 
 def _entries(file: Path) -> list[Plugin]:
     """The entry points of our group in a distribution's file."""
-    try:
-        lines = [line.strip() for line in file.read_text(encoding="utf-8").splitlines()]
-    except OSError:
-        return []
     section, found = "", list[Plugin]()
-    for line in lines:
+    for line in map(str.strip, read_text(file).splitlines() if file.is_file() else ()):
         if line.startswith("["):
             section = line.strip("[] ")
         elif section == GROUP and "=" in line:
