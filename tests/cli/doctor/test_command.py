@@ -232,8 +232,9 @@ def test_looking_loads_nothing_heavy_and_runs_on_the_true_client(doctor: Inside,
     assert loaded == "[]" and '"name":"NVIDIA GeForce RTX 4090"' in document
 
 
-def test_without_frameworks_no_process_is_started_for_one(doctor: Inside) -> None:
-    found = doctor.document()
+def test_without_frameworks_no_process_is_started_for_one(with_torch: Inside, fake_nvml: Callable[..., FakeNvml]) -> None:
+    asked = ("--no-frameworks",)
+    found = with_torch.document(*asked, on=fake_nvml(["RTX 4090"]), FAKE_TORCH="2.13.0+cpu -")
     assert found["machine"]["frameworks"] == []
 
 
