@@ -114,7 +114,7 @@ def test_an_option_of_cost_changes_the_answer_or_is_refused(gpuwise: Callable[..
     [
         ("plan gpt9 --on 4090x --tokens abc", ["--tokens: 'abc'", "unknown model 'gpt9'", "unknown GPU or processor '4090x'"]),
         ("plan --on 4090x --tokens abc", ["needs a model", "--tokens: 'abc'", "unknown GPU or processor '4090x'"]),
-        ("fit gpt9 --on 4090x --for sell", ['"sell" for --for', "unknown model 'gpt9'", "unknown GPU or processor '4090x'"]),
+        ("fit gpt9 --on 4090x --for sell", ["task of --for 'sell'", "unknown model 'gpt9'", "unknown GPU or processor '4090x'"]),
         ("capacity gpt9 --users x --rate y", ["--users: 'x'", "--rate: 'y'", "unknown model 'gpt9'"]),
         ("cost own --on h9 --hours abc --years z", ["--hours: 'abc'", "--years: 'z'", "unknown GPU or processor 'h9'"]),
     ],

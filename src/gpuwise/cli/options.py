@@ -189,6 +189,13 @@ def share(text: str, name: str) -> float:
     return value
 
 
+def task(text: str, _: str) -> str:
+    """A task of a training, or ``run``. Raises UnknownNameError."""
+    from gpuwise.workload.tasks import find_task
+
+    return text if text == "run" else (find_task(text), text)[1]
+
+
 def new_file(text: str, name: str) -> str:
     """The name of a file to write, or ``-`` for stdout. Raises InputError for what reads as an option or a number."""
     try:
@@ -222,7 +229,10 @@ NewFile = Annotated[str, Parameter(allow_leading_hyphen=True, converter=Converte
 class Training:
     """How to train. Whatever is left out is chosen."""
 
-    purpose: Annotated[str | None, Parameter(name="--for", show_default="judged by adapters and tokens", metavar="TASK")] = None
+    purpose: Annotated[
+        str | None,
+        Parameter(name="--for", converter=Converter(task), show_default="judged by adapters and tokens", metavar="TASK"),
+    ] = None
     """Task: pretrain, continue, full (fine-tune every weight), lora or finetune (adapters), qlora (on 4-bit weights); fit: also
     run; plan: also dpo, grpo, rloo, ppo. It sets batch, sequence length, learning rate and software as such runs have."""
     seq: Length | None = None
