@@ -56,7 +56,7 @@ COUNTS = (
     (re.compile(r"\b(?:quad|four)\s(?=\S*\d)"), "4x "),
     (re.compile(r"\beight\s(?=\S*\d)"), "8x "),
 )
-NOT_A_NAME = re.compile(r"(?:gpt|cuda|python|torch|ios|windows|ubuntu|24/7|\d+.*)")
+NOT_A_NAME = re.compile(r"(?:gpt|cuda|python|torch|ios|windows|ubuntu|24/7|[bt]?fp?(?:8|16|32|64)\b|\d+.*)")
 """Words with digits that are no model."""
 
 

@@ -57,11 +57,9 @@ def answer(words: Sequence[str], ask: Callable[[Sequence[str]], int]) -> int:
     if not first.answers:
         _print(found)
         return 0
-    try:
-        with asking(first.words):
-            code = ask(first.words)
-    finally:
-        sys.stdout.write(f"\nAsked:  {first.line}\n")
+    with asking(first.words):
+        code = ask(first.words)
+    sys.stdout.write(f"\nAsked:  {first.line}\n")
     if heard.model is None and heard.model_or_example in first.words:
         sys.stdout.write(f"No model is named: {heard.model_or_example} stands for it\n")
     _print(found[1:])
