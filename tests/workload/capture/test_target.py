@@ -12,6 +12,7 @@ import pytest
 
 pytest.importorskip("torch")
 
+import gpuwise
 from gpuwise.cli.step.options import is_target
 from gpuwise.errors import InputError, NoFakeRuleError, UnknownNameError
 from gpuwise.workload.capture.errors import UserCodeError
@@ -100,6 +101,16 @@ def test_a_target_is_loaded_and_given_what_it_declares(script: Path, capsys: pyt
     os.utime(helper, (helper.stat().st_atime, helper.stat().st_mtime + 2))
     wider = find_target(str(script)).capture()
     assert wider.parameter_count == 32 * 32 + 32
+
+
+def test_modules_of_this_program_stay_where_the_folder_is_its_checkout(script: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Dropped, they would be imported again, beside the copy whose objects are in use."""
+    script.with_name("train_in_checkout.py").write_text(f"import gpuwise.facts.words\n{SCRIPT}")
+    monkeypatch.syspath_prepend(script.parent)
+    monkeypatch.chdir(Path(gpuwise.__file__).parents[1])
+    monkeypatch.delitem(sys.modules, "gpuwise.facts.words", raising=False)
+    find_target("train_in_checkout:make_step").capture()
+    assert "gpuwise.facts.words" in sys.modules
 
 
 def test_a_step_itself_can_be_named(script: Path) -> None:

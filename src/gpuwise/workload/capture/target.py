@@ -246,7 +246,8 @@ def _path(file: Path | None, arguments: Sequence[str] = ()) -> Iterator[None]:
         sys.path[:], sys.argv[:] = path, argv
         for name in set(sys.modules) - modules:
             origin = getattr(sys.modules.get(name), "__file__", None)
-            if origin and str(Path(origin).parent).startswith(first) and "site-packages" not in origin:
+            own = name.partition(".")[0] == __name__.partition(".")[0]  # this program's, where the folder is its checkout
+            if origin and Path(origin).is_relative_to(first) and "site-packages" not in origin and not own:
                 del sys.modules[name]  # the next capture loads the person's own files afresh
 
 
