@@ -45,7 +45,10 @@ def test_training_by_plan_fit_cost_compare_and_op(ask: Ask, model: str, on: str)
     assert (cost["total_usd"], cost["wall_s"]) == (best["cost_usd"], best["time_s"])
     if plan["cluster"]["accelerators"] == 1:
         speed = best["tokens_per_s"]["expected"]
-        rows = {r["key"]: r["cells"][0]["value"] for r in ask("compare", on, "b200", "--model", model, "--for", "train")["rows"]}
+        rows = {
+            r["key"]: r["cells"][0]["value"]
+            for r in ask("compare", on, "b200", "--model", model, "--for", "train", "--tokens", TOKENS)["rows"]
+        }
         assert rows["train_full"] == pytest.approx(speed, rel=1e-9)
         op = ask("op", "train", model, TOKENS, "--on", on, "--seq", str(plan["goal"]["seq_len"]))
         assert op["rows"][0]["tokens_per_s"]["expected"] == pytest.approx(speed, rel=1e-9)

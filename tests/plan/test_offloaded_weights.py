@@ -100,7 +100,7 @@ def test_a_model_of_61_gib_trains_in_larger_micro_batches_with_its_weights_on_th
 
 
 def test_asking_for_weights_on_the_host_takes_a_stack_that_has_it() -> None:
-    wishes = Wishes(tokens=1e8, seq_len=2048, offload_parameters=True)
+    wishes = Wishes(tokens=1e8, task="pretrain", seq_len=2048, offload_parameters=True)
     by_zero, by_fsdp = (make_plan("llama-2-7b", on, wishes).best for on in ("1xA100-80GB-SXM", "8xA100-80GB-SXM"))
     assert by_zero is not None and by_zero.estimate.strategy.stack == "deepspeed"
     assert by_fsdp is not None and by_fsdp.estimate.strategy.stack == "compiled-fsdp"

@@ -79,7 +79,7 @@ def test_what_does_not_fit_has_no_time() -> None:
 def test_training_on_gpus_is_the_plan() -> None:
     on = find_target("8xh100-sxm")
     row = train(LLAMA, 1e9, [on], today=TODAY).rows[0]
-    best = make_plan(LLAMA, "8xh100-sxm", Wishes(tokens=1e9, seq_len=8192), today=TODAY).best
+    best = make_plan(LLAMA, "8xh100-sxm", Wishes(tokens=1e9), today=TODAY).best
     assert best is not None and row.time_s == best.time_s and row.cost_usd == best.cost_usd
 
 

@@ -108,7 +108,7 @@ def test_layouts_are_answered_beside_searches_and_again_after_their_process_has_
     running = start()
     query = {"model": "gpt2", "on": "4xA100-80GB", "tokens": "1B", "micro_batch": "2"}
     try:
-        refused = running.get("/api/moment", **query, dp="3")
+        refused = running.get("/api/moment", **query, dp="3", global_batch="512")
         assert (
             refused.status == 422
             and set(refused.json) == {"error", "hint", "faults"}

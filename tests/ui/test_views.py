@@ -150,7 +150,7 @@ def test_experts_over_tensor_ranks_are_asked_for_and_held(gpuwise: Any) -> None:
 @pytest.mark.parametrize(
     ("changes", "error"),
     [
-        ({"micro_batch": "3"}, "whole number"),
+        ({"micro_batch": "3", "global_batch": "512"}, "whole number"),
         ({"dp": "2"}, "accelerators"),
         ({"tp": "3", "dp": "1"}, "accelerators"),
         ({"model": ""}, "model"),
@@ -194,7 +194,7 @@ def test_a_fit_shows_the_answer_of_its_use(gpuwise: Callable[..., Any]) -> None:
 
 def test_layouts_asked_together_are_each_what_it_is_alone() -> None:
     asked = [
-        {"model": model, "on": on, "dp": "4", "micro_batch": size, "recompute": recompute, "price": price}
+        {"model": model, "on": on, "dp": "4", "global_batch": "512", "micro_batch": size, "recompute": recompute, "price": price}
         for model, on, price in (("gpt2", "4xA100-80GB", ""), ("gpt2", "4xA100-80GB", "2"), ("llama-3.1-8b", "4xL40S", ""))
         for size in ("1", "3", "4")
         for recompute in ("none", "full")

@@ -13,6 +13,7 @@ from functools import lru_cache
 from gpuwise.errors import InputError, UnknownNameError
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.plan.defaults import default_seq_len
+from gpuwise.plan.goal import Wishes, task_of
 from gpuwise.units import DAY_S, HOUR_S, format_count
 from gpuwise.workload.adapters import DEFAULT_TARGETS
 from gpuwise.workload.tasks import tasks
@@ -138,8 +139,11 @@ def training_job(
         tokens = tasks()[method or "lora"].tokens or 0.0
         assumed.append(f"{format_count(tokens)} tokens to fine-tune on")
     _positive("tokens", tokens)
+    task, guess = (tasks()[method or "lora"], "") if tuning else task_of(arch, Wishes(tokens=tokens))
+    if guess:
+        assumed.append(guess.split(", --for")[0])
     if seq_len is None:
-        seq_len, why = default_seq_len(arch, tasks()[method or "lora" if tuning else "pretrain"])
+        seq_len, why = default_seq_len(arch, task)
         assumed.append(f"sequences of {seq_len:,} tokens ({why})")
     if seq_len < 1 or (seq_len > arch.max_seq_len and arch.position == "learned"):
         raise InputError(

@@ -86,7 +86,7 @@ def fallbacks(job: ModelJob) -> tuple[Fallback, ...]:
     """The job as asked, then what the job permits when that does not fit."""
     plain = Wishes(tokens=job.tokens, seq_len=job.seq_len, lora_targets=job.lora_targets)
     if job.method == "full":
-        plain = replace(plain, task="pretrain" if job.purpose in ("train", "vision") else "full")
+        plain = replace(plain, task=None if job.purpose in ("train", "vision") else "full")  # None: judged as plan does
         light = (Fallback(changes, CHANGED, plain, LIGHT_BYTES) for changes in LIGHTER)
         return (Fallback((), SAME, plain, FULL_BYTES), *light)
     lora = Fallback((), SAME, replace(plain, lora_rank=LORA_RANK), FROZEN_BYTES)

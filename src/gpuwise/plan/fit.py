@@ -19,7 +19,7 @@ from gpuwise.facts.hardware.systems import Cluster, with_host_memory
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.plan.answer import Fit, OtherHardware
 from gpuwise.plan.changes.remedy import Remedy, changed, remedy_of, remedy_order, strategy_label
-from gpuwise.plan.goal import Goal, Wishes, as_asked, make_goal, usual_recompute
+from gpuwise.plan.goal import Goal, Wishes, as_asked, batch_as_asked, make_goal, usual_recompute
 from gpuwise.plan.larger import known_price, larger_hardware
 from gpuwise.plan.promise import promised
 from gpuwise.plan.space.rules import check_strategy
@@ -62,7 +62,10 @@ def _at_level(goal: Goal, tuned: Fit[TrainingEstimate]) -> Fit[TrainingEstimate]
     level = level_of(tuned.estimate)
 
     def at(remedies: Iterable[Remedy[TrainingEstimate]]) -> tuple[Remedy[TrainingEstimate], ...]:
-        told = (remedy_of(r.changes, level, level_of(r.estimate), name=r.name, lines=r.lines) for r in remedies)
+        told = (
+            remedy_of(r.changes, level, level_of(r.estimate), name=r.name, lines=r.lines, work=_work(level, r.estimate))
+            for r in remedies
+        )
         return tuple(sorted(told, key=remedy_order))
 
     def on(alternatives: Iterable[OtherHardware[TrainingEstimate]]) -> tuple[OtherHardware[TrainingEstimate], ...]:
@@ -125,10 +128,12 @@ def on_its_stack(goal: Goal, before: Strategy, after: Strategy) -> Strategy | No
     own default stack, with its tool's recompute setting. None if neither has it."""
     if _adapters(after) == _adapters(before) and _is_legal(goal, after):
         return after
-    asked = as_asked(goal, after)
+    asked, batch = as_asked(goal, after), batch_as_asked(goal, after)
+    if batch != goal.global_batch and batch % (asked.dp * asked.micro_batch) == 0:
+        asked = asked.with_(accumulation=batch // (asked.dp * asked.micro_batch))
     if "recompute" not in goal.wishes.fixed and after.recompute == "none":
         asked = asked.with_(recompute=usual_recompute(asked))
-    return asked if _is_legal(goal, asked) else None
+    return asked if _is_legal(replace(goal, global_batch=batch), asked) else None
 
 
 def _is_legal(goal: Goal, strategy: Strategy) -> bool:
@@ -151,9 +156,13 @@ def _remedy(goal: Goal, baseline: TrainingEstimate, e: TrainingEstimate) -> Reme
     if after.recompute == before.recompute == "none" and usual_recompute(after) != "none":
         changes += (Change("checkpointing", "off"),)
     same = after.stack == before.stack == as_asked(goal, after).stack
-    return remedy_of(
-        changes, baseline, e, name=strategy_label(changes, before, after) + ("" if same else f" (stack {after.stack})")
-    )
+    name = strategy_label(changes, before, after) + ("" if same else f" (stack {after.stack})")
+    return remedy_of(changes, baseline, e, name=name, work=_work(baseline, e))
+
+
+def _work(baseline: TrainingEstimate, e: TrainingEstimate) -> float:
+    """Sequences of a step over those of the baseline: adapters are trained in smaller batches."""
+    return e.strategy.global_batch / baseline.strategy.global_batch
 
 
 def lighter_changes(s: Strategy, usual_precision: str) -> Iterator[tuple[Change, ...]]:
@@ -210,7 +219,7 @@ def _combinations(goal: Goal, baseline: TrainingEstimate) -> Iterator[Remedy[Tra
             continue
         bases = [b for b in bases if base.precision != "fp32" or b.gradient_dtype == "fp32"]
         bases = [b if _adapters(b) == _adapters(base) else as_asked(goal, b) for b in bases]
-        fastest = find_in(replace(goal, bases=tuple(bases)), default_space)
+        fastest = find_in(replace(goal, bases=tuple(bases), global_batch=batch_as_asked(goal, bases[0])), default_space)
         if fastest is not None and fastest.fits and fastest.strategy not in strategies:
             strategies.add(fastest.strategy)
             yield _remedy(goal, baseline, fastest)

@@ -404,6 +404,16 @@ def as_asked(goal: Goal, strategy: Strategy) -> Strategy:
     return strategy.with_(**{name: getattr(taken, name) for name in fields})
 
 
+def batch_as_asked(goal: Goal, strategy: Strategy) -> int:
+    """The global batch with which ``strategy`` is trained on the goal's cluster: where that was left open, other adapters take
+    that of their own task."""
+    same = (strategy.lora_rank > 0, strategy.quantized_base) == (goal.bases[0].lora_rank > 0, goal.bases[0].quantized_base)
+    wishes, task = goal.wishes, task_of_method(strategy)
+    if same or wishes.global_batch is not None or wishes.step_in_backward:
+        return goal.global_batch
+    return _batch(goal.arch, goal.cluster, goal.seq_len, task, wishes)[0]
+
+
 def _with_experts(base: Strategy, wishes: Wishes, arch: Architecture, year: int | None) -> Strategy:
     """``base`` with the requested expert all-to-all, or that of its stack in ``year``."""
     dated = arch.moe is not None and year is not None and year < HIDDEN_EXPERTS_SINCE

@@ -29,7 +29,7 @@ from gpuwise.serve.processor import token_time
 from gpuwise.serve.replica import EngineReplica, NoReplica, Replica, most_ranks, serve
 from gpuwise.serve.splits import tensor_degrees, why_refused
 from gpuwise.units import HOUR_S, format_bytes, format_duration
-from gpuwise.workload.tasks import tasks
+from gpuwise.workload.tasks import Task
 from gpuwise.workload.transformer.parameters import count_parameters
 from gpuwise.workload.transformer.tables import model_flop_per_token
 
@@ -126,25 +126,26 @@ def train(
 
     Raises what :func:`gpuwise.plan.api.make_plan` raises, and InputError for a count that cannot be meant.
     """
-    from gpuwise.plan.goal import Wishes  # with the search, which decoding does not need: half of its time
+    from gpuwise.plan.goal import Wishes, task_of  # with the search, which decoding does not need: half of its time
 
     if not 1 <= tokens <= LONGEST:
         raise InputError(f"{tokens:g} tokens", hint="from 1 to 1e18, like 300B")
-    length = seq_len or default_seq_len(arch, tasks()["pretrain"])[0]
+    task, guess = task_of(arch, Wishes(tokens=tokens))
+    length = seq_len or default_seq_len(arch, task)[0]
     if length > arch.max_seq_len:
         raise InputError(f"{arch.name} takes up to {arch.max_seq_len:,} tokens", hint="give a shorter --seq")
     tokens = max(tokens, float(length))
-    base = None if against is None else _cpu_train(against, arch, tokens, length)
-    wishes = Wishes(task="pretrain", tokens=tokens, seq_len=length, precision=(precision,) if precision else ())
+    base = None if against is None else _cpu_train(against, arch, tokens, length, task)
+    wishes = Wishes(task=task.name, tokens=tokens, seq_len=length, precision=(precision,) if precision else ())
     rows: list[ModelRow] = []
     for target in on:
         cpu = isinstance(target, Cpu)
-        row = _cpu_train(target, arch, tokens, length) if cpu else _gpu_train(target, arch, wishes, today)
+        row = _cpu_train(target, arch, tokens, length, task) if cpu else _gpu_train(target, arch, wishes, today)
         if base is not None and base.time_s is not None and row.time_s is not None:
             row = replace(row, speedup=ratio(base.time_s, row.time_s))
         rows.append(row)
     flop = tokens * model_flop_per_token(arch, length)
-    text = f"{tokens:.4g} tokens, sequences of {length:,}"
+    text = f"{tokens:.4g} tokens, sequences of {length:,}" + (f", taken as {task.title}" if guess else "")
     return ModelAnswer("train", arch, text, flop, count_parameters(arch).total * 2.0, None, tuple(rows), base)
 
 
@@ -208,9 +209,9 @@ def _how(replica: Replica, form: str, why: str) -> tuple[str, ...]:
     return (f"as {replica.weights} in {replica.program}", *((f"not in {ENGINES[DEFAULT_ENGINE].title}: {why}",) if why else ()))
 
 
-def _cpu_train(cpu: Cpu, arch: Architecture, tokens: float, length: int) -> ModelRow:
+def _cpu_train(cpu: Cpu, arch: Architecture, tokens: float, length: int, task: Task) -> ModelRow:
     fastest = max(("fp32", "bf16"), key=lambda d: cpu.peak_flop_per_s.get(d, 0.0))
-    batch, _ = default_global_batch(arch, length, tasks()["pretrain"], tokens=tokens)
+    batch, _ = default_global_batch(arch, length, task, tokens=tokens)
     time = processor.training_time(cpu, arch, tokens, length, tokens_per_step=min(tokens, batch * length), dtype=fastest)
     price = cpu.usd_per_hour
     cost = None if price is None else time.time_s.scaled(price / HOUR_S)

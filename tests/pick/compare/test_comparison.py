@@ -262,7 +262,8 @@ def test_the_verdict_is_made_from_the_figures() -> None:
 
 
 def test_the_verdict_says_what_a_card_cannot_train() -> None:
-    text = " ".join(with_model("rtx-4090-24gb", "l40s").verdict)
+    names = ("rtx-4090-24gb", "l40s")
+    text = " ".join(compare_accelerators(names, today=TODAY, model="llama-3.1-8b", tokens=15e9).verdict)
     assert "RTX 4090 (takes 33.4 GiB of 23.5 GiB) cannot train all of Llama 3.1 8B." in text
 
 

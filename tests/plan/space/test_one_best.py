@@ -16,7 +16,7 @@ from gpuwise.facts.hardware.systems import Cluster
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.facts.models.catalogue import find_model
 from gpuwise.plan.goal import Wishes, make_goal
-from gpuwise.plan.space.search import find_strategies
+from gpuwise.plan.space.search import WORTH_ANOTHER_STACK, find_strategies
 from gpuwise.predict.step.training import TrainingEstimate
 
 # fmt: off
@@ -94,12 +94,27 @@ def test_a_plan_with_something_fixed_is_not_faster(seed: int, n: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("model", "on", "seq_len", "hours"), [("gemma-2-9b", "8x4090", 2048, 30.0), ("gemma-2-9b", "4xL40S", 4096, 40.0)]
+    ("model", "on", "seq_len", "hours", "task"),
+    [("gemma-2-9b", "8x4090", 2048, 30.0, None), ("gemma-2-9b", "4xL40S", 4096, 40.0, "pretrain")],
 )
-def test_offload_is_taken_where_the_device_is_too_small(model: str, on: str, seq_len: int, hours: float) -> None:
+def test_offload_is_taken_where_the_device_is_too_small(
+    model: str, on: str, seq_len: int, hours: float, task: str | None
+) -> None:
     """Everything on the device took 5.24 days and 4.45 days: all computed again, over tensor ranks on slow links."""
-    goal = make_goal(find_model(model), find_cluster(on), Wishes(tokens=1e9, seq_len=seq_len))
+    goal = make_goal(find_model(model), find_cluster(on), Wishes(tokens=1e9, seq_len=seq_len, task=task))
     found = find_strategies(goal)
     first = found.ranked[0]
     assert first.strategy.offload_optimizer and first.seconds_for(1e9).expected < hours * 3600
     assert any(note.startswith("optimizer in host memory: with everything on the device it would take ") for note in found.notes)
+
+
+def test_full_fine_tuning_leaves_a_stack_that_takes_twice_as_long() -> None:
+    """ZeRO-3 over PCI Express: 2.5 days under DeepSpeed, 32 hours in stages of a pipeline."""
+    on, wishes = find_cluster("8x4090"), Wishes(tokens=1e9, seq_len=2048, task="full")
+    found = find_strategies(make_goal(find_model("gemma-2-9b"), on, wishes))
+    kept = find_strategies(make_goal(find_model("gemma-2-9b"), on, replace(wishes, stack="deepspeed")))
+    assert found.ranked[0].strategy.stack == "megatron-core" and kept.ranked[0].strategy.stack == "deepspeed"
+    assert found.ranked[0].step_time_s.expected * WORTH_ANOTHER_STACK < kept.ranked[0].step_time_s.expected
+    assert any(note.startswith("stack megatron-core: deepspeed, the usual one") for note in found.notes)
+    roomy = find_strategies(make_goal(find_model("gemma-2-9b"), find_cluster("8xH100-SXM"), wishes))
+    assert roomy.ranked[0].strategy.stack == "deepspeed"

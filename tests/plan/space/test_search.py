@@ -38,7 +38,7 @@ def _goal(**wishes: object) -> Goal:
 
 @pytest.fixture(scope="module")
 def goal() -> Goal:
-    return _goal(tokens=1e9)
+    return _goal(tokens=1e9, task="pretrain")
 
 
 def test_ranked_are_distinct_layouts_that_fit_fastest_first(goal: Goal) -> None:
@@ -84,7 +84,7 @@ def test_moments_of_experts_are_in_bf16_where_gradients_alone_do_not_keep_them_o
 
 def test_gradients_are_in_bf16_where_only_that_keeps_the_optimizer_on_the_device() -> None:
     arch, hosts = find_model("llama-2-70b"), find_cluster("2x8xH100-SXM")
-    asked: dict[str, Any] = {"tokens": 1e7, "seq_len": 4096, "global_batch": 32}
+    asked: dict[str, Any] = {"tokens": 1e7, "task": "pretrain", "seq_len": 4096, "global_batch": 32}
     short = find_strategies(make_goal(arch, hosts, Wishes(**asked)))
     kept = find_strategies(make_goal(arch, hosts, Wishes(**asked, gradient_dtype="fp32")))
     first, offloaded = short.ranked[0], kept.ranked[0]
@@ -94,7 +94,7 @@ def test_gradients_are_in_bf16_where_only_that_keeps_the_optimizer_on_the_device
     fastest = find_fastest(make_goal(arch, hosts, Wishes(**asked)))
     assert fastest is not None and fastest.estimate is not None and fastest.estimate.strategy == first.strategy
     # a step of 4M tokens hides the host: nothing is gained
-    long = find_strategies(make_goal(arch, hosts, Wishes(tokens=1e8)))
+    long = find_strategies(make_goal(arch, hosts, Wishes(tokens=1e8, task="pretrain")))
     assert long.ranked[0].strategy.offload_optimizer and long.ranked[0].strategy.gradient_dtype == "fp32"
 
 

@@ -55,10 +55,10 @@ class TrainingMethod:
     changes: tuple[Change, ...] = ()
 
 
-_ALL, _ADAPTERS = Wishes(task="pretrain"), Wishes(lora_rank=LORA_RANK)
+_ADAPTERS = Wishes(lora_rank=LORA_RANK)
 WAYS = (
-    TrainingMethod("train_full", "train all weights", _ALL),
-    TrainingMethod("train_light", ", ".join(label(c) for c in LIGHTER[0]), _ALL, LIGHTER[0]),
+    TrainingMethod("train_full", "train all weights"),
+    TrainingMethod("train_light", ", ".join(label(c) for c in LIGHTER[0]), changes=LIGHTER[0]),
     TrainingMethod("train_lora", f"LoRA rank {LORA_RANK}", _ADAPTERS),
     TrainingMethod("train_qlora", f"QLoRA rank {LORA_RANK}", _ADAPTERS, QLORA),
 )

@@ -21,7 +21,7 @@ E = TypeVar("E", "TrainingEstimate", "StepEstimate")
 @dataclass(frozen=True, slots=True)
 class Remedy(Generic[E]):
     """Changes made together. ``saved_bytes`` is of the fullest device and may be negative. ``slower`` is the ratio of step
-    times to the request (as if that fitted) minus one; None without a time."""
+    times, for the same work, to the request (as if that fitted) minus one; None without a time."""
 
     name: str
     changes: tuple[Change, ...]
@@ -57,11 +57,18 @@ class Remedy(Generic[E]):
 
 
 def remedy_of(
-    changes: tuple[Change, ...], baseline: E, alternative: E, *, name: str = "", lines: tuple[str, ...] = ()
+    changes: tuple[Change, ...],
+    baseline: E,
+    alternative: E,
+    *,
+    name: str = "",
+    lines: tuple[str, ...] = (),
+    work: float = 1.0,
 ) -> Remedy[E]:
-    """``changed`` against what was ``asked`` for; ``name`` where the changes' own labels do not say it."""
+    """``changed`` against what was ``asked`` for; ``name`` where the changes' own labels do not say it. ``work``: that of a step
+    over the baseline's, where the batch changes."""
     before, after = baseline.step_time_s, alternative.step_time_s
-    slower = None if before is None or after is None else after.expected / before.expected - 1.0
+    slower = None if before is None or after is None else after.expected / (work * before.expected) - 1.0
     saved = baseline.memory_bytes.expected - alternative.memory_bytes.expected
     return Remedy(name or labels(changes), changes, alternative, saved, slower, lines)
 

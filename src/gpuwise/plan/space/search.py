@@ -10,7 +10,7 @@ from typing import Protocol, TypeVar
 import numpy as np
 
 from gpuwise.errors import LayoutError
-from gpuwise.plan.defaults import TRAINER_WHY
+from gpuwise.plan.defaults import TRAINER_WHY, default_stack
 from gpuwise.plan.goal import Goal, on_stack, usual_recompute
 from gpuwise.plan.space.conditions import Setting
 from gpuwise.plan.space.nearest import nearest_batch, nearest_clusters
@@ -55,6 +55,8 @@ NOT_HALF = ("fp32", "tf32", "fp16")
 """Formats of the products beside which gradients are not in bf16."""
 WORTH_HALF_GRADIENTS = 1.25
 """Minimum step-time ratio with the optimizer in host memory for which gradients in bf16 are planned instead."""
+WORTH_ANOTHER_STACK = 1.5
+"""Minimum ratio of step times for which full fine-tuning moves to the stack of pre-training: less is not worth other software."""
 HALF_GRADIENTS = (
     "with gradients in fp32 the optimizer would have to be in host memory, which is much slower, so they are in bf16: "
     "--gradient-dtype fp32 keeps them"
@@ -127,6 +129,13 @@ def _best_way(goal: Goal, search: Callable[[Goal], F | None]) -> tuple[F | None,
         again = search(moved)
         if again is not None and _worth(goal, again.first) > _worth(goal, best.first):
             best, best_note = again, note
+    for whole, note in _as_pretrained(goal, best.first):
+        again = search(whole)
+        if again is None:
+            continue
+        (held, rate), (was_held, was_rate) = _worth(goal, again.first), _worth(goal, best.first)
+        if held > was_held or (held == was_held and rate > WORTH_ANOTHER_STACK * was_rate):
+            best, best_note = again, note
     return best, best_note
 
 
@@ -183,6 +192,24 @@ def _with_parameters(goal: Goal, ranked: Sequence[TrainingEstimate]) -> Iterator
     moved = replace(moved, bases=bases, wishes=replace(wishes, fixed={**wishes.fixed, "offload_optimizer": True}))
     why = "larger micro-batches fit than" if held else _nothing(goal)
     yield moved, f"{why} with the weights on the device, so they are in host memory too ({how})"
+
+
+def _as_pretrained(goal: Goal, ranked: Sequence[TrainingEstimate]) -> Iterator[tuple[Goal, str]]:
+    """``goal`` on the usual stack of pre-training, and a note about it. Tried if every weight is fine-tuned on several
+    accelerators with states in host memory or without a fit, and the stack and the layout were left open."""
+    wishes, usual = goal.wishes, goal.bases[0].stack
+    open_ = wishes.stack is None and not any(f in wishes.fixed for f in LAYOUT) and not wishes.offload_parameters
+    held = _holds(goal, ranked)
+    if not (open_ and goal.task.checkpoint and goal.task.method == "full" and goal.cluster.n_accelerators > 1):
+        return
+    if held and not ranked[0].strategy.offload_optimizer:
+        return
+    options = {**wishes.fixed, "fused_loss": bool(wishes.fused_loss)}
+    stack, _ = default_stack(goal.arch, goal.cluster, fine_tuning=False, options=options, year=goal.year)
+    if stack == usual:
+        return
+    why = f"{usual}, the usual one, is much slower with states in host memory" if held else f"it does not fit under {usual}"
+    yield on_stack(goal, stack, why), f"stack {stack}: {why} (--stack {usual} keeps it)"
 
 
 def _offloads_parameters(goal: Goal) -> str | None:
