@@ -92,12 +92,16 @@ def _on_nvlink(system: System, domain: int, rate: float | None = None) -> System
     return replace(system, topology="mesh", domain_size=domain, link_kind=mine.link_kind or "", link_bytes_per_s=link)
 
 
+LONGEST_PATH = 255
+"""Characters that a file's name may have."""
+
+
 def _matrix(text: str) -> Mapping[str, Sequence[str]]:
     """The rows of ``nvidia-smi topo -m``, a path for each GPU. Raises InputError where ``text`` is neither its output nor a file
     of it."""
     if "\n" not in text:
-        if not Path(text).is_file():
-            raise InputError(f"no links are called {text!r}, and no file", hint=EXAMPLES)
+        if len(text) > LONGEST_PATH or not Path(text).is_file():
+            raise InputError(f"no links are called {text[:LONGEST_PATH]!r}, and no file", hint=EXAMPLES)
         text = read_text(Path(text))
     lines = [line.split() for line in re.sub(r"\x1b\[[0-9;]*m", "", text).splitlines()]
     names: list[str] = max([_leading(words) for words in lines], key=len)
