@@ -243,7 +243,7 @@ REFUSED: list[tuple[str, ...]] = [
     ("capacity", "llama-3.2-1b", "--on", "l40s", "--arrivals", "gamma"),
     ("capacity", "llama-3.2-1b", "--on", "l40s", "--context", "1M"),
     ("capacity", "llama-3.1-405b", "--on", "1xl40s"),
-    ("capacity", "bert-base", "--on", "l40s"),
+    ("capacity", "t5-3b", "--on", "l40s"),
     ("cost",),
     ("cost", "--on", "4090", "--hours", "-5/month"),
     ("cost", "--on", "4090", "--hours", "5/fortnight"),
