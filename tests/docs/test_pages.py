@@ -102,7 +102,7 @@ def test_python_examples_run(page: Path, code: str) -> None:
         pytest.importorskip("torch")
     with contextlib.redirect_stdout(io.StringIO()) as out:
         exec(compile(code, str(page), "exec"), {})
-    assert out.getvalue().strip()
+    assert out.getvalue().strip() or "print(" not in code
 
 
 # --- the README ---
