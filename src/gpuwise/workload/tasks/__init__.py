@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from gpuwise.errors import DataError, UnknownNameError
 from gpuwise.workload.strategy import Strategy
@@ -67,12 +67,14 @@ def tasks() -> Mapping[str, Task]:
     """Every task by name. Raises DataError on a row that is not one."""
     rows: dict[str, dict[str, Any]] = tomllib.loads(Path(__file__).with_name("tasks.toml").read_text(encoding="utf-8"))
     try:
-        return {
-            name: Task(name, **{key: tuple(value) if isinstance(value, list) else value for key, value in row.items()})
-            for name, row in rows.items()
-        }
+        return {name: Task(name, **{key: _frozen(value) for key, value in row.items()}) for name, row in rows.items()}
     except TypeError as error:
         raise DataError(f"tasks.toml: {error}") from None
+
+
+def _frozen(value: Any) -> Any:
+    """A list as a tuple."""
+    return tuple(cast("list[Any]", value)) if isinstance(value, list) else value
 
 
 def find_task(word: str) -> Task:
