@@ -81,6 +81,11 @@ class Heard:
         return self.gpus[0] if self.gpus else "this"
 
     @property
+    def on_gpus(self) -> tuple[str, ...]:
+        """``--on`` and the first GPU; nothing where none is named."""
+        return ("--on", self.gpus[0]) if self.gpus else ()
+
+    @property
     def model_or_example(self) -> str:
         return self.model or EXAMPLES[self.does]
 
@@ -125,13 +130,12 @@ def _does(model: str | None, text: str) -> str:
     if model is None:
         return next((does for does, words in BY_WORDS if re.search(words, text)), TEXT)
     from gpuwise.facts.models.catalogue import find_model_to_run
-    from gpuwise.facts.models.convnets import convnets
-    from gpuwise.facts.models.denoisers import denoisers
-    from gpuwise.facts.models.named import find_named
+    from gpuwise.facts.models.convnets import known_convnet
+    from gpuwise.facts.models.denoisers import known_denoiser
 
-    if (denoiser := find_named(denoisers().values(), model)) is not None:
+    if (denoiser := known_denoiser(model)) is not None:
         return VIDEO if denoiser.frames else IMAGE
-    if find_named(convnets().values(), model) is not None:
+    if known_convnet(model) is not None:
         return VISION
     with suppress(InputError):
         arch = find_model_to_run(model)
@@ -190,15 +194,13 @@ def _device(name: str) -> str | None:
 def _model(words: list[str]) -> str | None:
     """The model that the words name; a word without a digit only in full, as people write it."""
     from gpuwise.facts.models.catalogue import find_model, known_names
-    from gpuwise.facts.models.convnets import convnets
-    from gpuwise.facts.models.denoisers import denoisers
-    from gpuwise.facts.models.named import find_named
+    from gpuwise.facts.models.convnets import known_convnet
+    from gpuwise.facts.models.denoisers import known_denoiser
 
     name = "-".join(words)
     for spelling in dict.fromkeys((name, " ".join(words))):
-        for table in (denoisers(), convnets()):
-            if (found := find_named(table.values(), spelling)) is not None:
-                return found.id
+        if (found := known_denoiser(spelling) or known_convnet(spelling)) is not None:
+            return found.id
         if spelling in known_names():
             return find_model(spelling).id
     ends_with_gpu = len(words) > 1 and _device(words[-1]) is not None

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpuwise.cli.asked import asking
-from gpuwise.cli.heard import EMBED, IMAGE, SPEECH, TEXT, VIDEO, VISION, Heard, hear
+from gpuwise.cli.heard import TEXT, Heard, hear
 from gpuwise.errors import InputError, nearest_names
 from gpuwise.files import read_text
 
@@ -52,7 +52,7 @@ def answer(words: Sequence[str], ask: Callable[[Sequence[str]], int]) -> int:
     that runs a script is printed alone. Raises InputError where no command is known, and what the command raises."""
     sentence = " ".join(words)
     heard = hear(sentence)
-    found = offers(sentence)
+    found = _offers(sentence, heard)
     first = found[0]
     if not first.answers:
         _print(found)
@@ -73,7 +73,10 @@ def _print(found: Sequence[Offer]) -> None:
 
 def offers(sentence: str) -> list[Offer]:
     """The commands that answer a sentence, at most three, the likeliest first. Raises InputError where none is known."""
-    heard = hear(sentence)
+    return _offers(sentence, hear(sentence))
+
+
+def _offers(sentence: str, heard: Heard) -> list[Offer]:
     found: list[Offer] = []
     for pattern, make in RULES:
         if re.search(pattern, heard.text) and not (found and make is _plan):
@@ -89,9 +92,8 @@ def offers(sentence: str) -> list[Offer]:
 
 def _of_names(h: Heard) -> Iterator[Offer]:
     """For names without a question."""
-    on = ("--on", h.on) if h.gpus else ()
     if h.gpus and (h.model is not None or h.does != TEXT):
-        yield Offer("What can I do with it there?", ("fit", h.model_or_example, *on))
+        yield Offer("What can I do with it there?", ("fit", h.model_or_example, *h.on_gpus))
     elif h.model is not None and h.ram:
         yield from _memory(h)
     elif h.model is not None:
@@ -100,28 +102,26 @@ def _of_names(h: Heard) -> Iterator[Offer]:
     elif len(h.gpus) > 1:
         yield from _compare(h)
     elif h.gpus:
-        yield Offer("Which models run on it?", ("models", *on))
+        yield Offer("Which models run on it?", ("models", *h.on_gpus))
         yield from _prices(h)
 
 
 def _run(h: Heard) -> Iterator[Offer]:
     if h.gpus or h.budget_usd is None:
-        options = (("--on", h.on if h.gpus else None), ("--weights", h.weights), ("--context", h.context), ("--ram", h.ram))
-        given = [word for option, value in options if value and (option != "--ram" or h.gpus) for word in (option, value)]
-        yield Offer("Does it run there?", ("fit", h.model_or_example, *given, "--for", "run"))
+        options = (("--weights", h.weights), ("--context", h.context), ("--ram", h.ram if h.gpus else None))
+        given = [word for option, value in options if value for word in (option, value)]
+        yield Offer("Does it run there?", ("fit", h.model_or_example, *h.on_gpus, *given, "--for", "run"))
 
 
 def _finetune(h: Heard) -> Iterator[Offer]:
     if h.gpus or h.budget_usd is None:
-        on = ("--on", h.on) if h.gpus else ()
         whole = re.search(r"full(?:y)? (?:parameter |weight )?(?:fine.?tun)|all (?:the )?weights|every weight", h.text)
         quantized = ("--qlora",) if "qlora" in h.text else ()
         if h.tokens and re.search(r"how long|hours|days|cost|how much", h.text):
             way = () if whole else quantized or ("--lora",)
-            yield Offer("How long does it take?", ("plan", h.model_or_example, *on, "--tokens", h.tokens, *way))
-        yield Offer(
-            "Can I fine-tune it there?", ("fit", h.model_or_example, *on, "--for", "train" if whole else "finetune", *quantized)
-        )
+            yield Offer("How long does it take?", ("plan", h.model_or_example, *h.on_gpus, "--tokens", h.tokens, *way))
+        purpose = "train" if whole else "finetune"
+        yield Offer("Can I fine-tune it there?", ("fit", h.model_or_example, *h.on_gpus, "--for", purpose, *quantized))
 
 
 PURPOSES = (
@@ -130,14 +130,13 @@ PURPOSES = (
     ("infer", r"\brun\b|infer|chat|serve|ollama|local|llm"),
     ("learn", r"learn|course|student|class"),
 )
-"""What a GPU is for, by the words for it."""
-DOES = {IMAGE: "image", VIDEO: "video", SPEECH: "speech", EMBED: "embed", VISION: "vision"}
-"""The same by what the model does."""
+"""What a GPU is for, by the words for it; other models than those of text have a purpose of their own."""
+TRAINS = r"\btrain|fine.?tun|lora"
 
 
 def _pick(h: Heard) -> Iterator[Offer]:
     budget = () if h.budget_usd is None else ("--budget", f"{h.budget_usd:g}")
-    purpose = DOES.get(h.does) or next((name for name, words in PURPOSES if re.search(words, h.text)), "infer")
+    purpose = next((name for name, words in PURPOSES if re.search(words, h.text)), "infer") if h.does == TEXT else h.does
     model = () if purpose == "learn" else ("--model", h.model_or_example)
     tokens = ("--tokens", h.tokens or "1B") if purpose == "train" else ()
     how = (
@@ -151,34 +150,32 @@ def _pick(h: Heard) -> Iterator[Offer]:
 
 
 def _serve(h: Heard) -> Iterator[Offer]:
-    on = ("--on", h.on) if h.gpus else ()
     if h.does != TEXT:
-        yield Offer("How many does it carry?", ("capacity", h.model_or_example, *on, "--workload", DOES[h.does]))
+        yield Offer("How many does it carry?", ("capacity", h.model_or_example, *h.on_gpus, "--workload", h.does))
         return
     asks = re.search(r"how many (?:\w+ )?(?:users|people|requests)", h.text)
     users = () if asks and h.gpus else ("--users", str(h.users or 100))
     if users and re.search(r"cost|price|much|\$", h.text):
-        card = on or ("--on", "H100-SXM")
+        card = h.on_gpus or ("--on", "H100-SXM")
         yield Offer("What does it cost to serve them?", ("cost", "serve", h.model_or_example, *card, *users))
-    yield Offer("Which GPUs and how many serve them?", ("capacity", h.model_or_example, *on, *users))
+    yield Offer("Which GPUs and how many serve them?", ("capacity", h.model_or_example, *h.on_gpus, *users))
 
 
 def _how_many(h: Heard) -> Iterator[Offer]:
     """GPUs, of a model that is not trained."""
     users = ("--users", str(h.users)) if h.users else ()
-    if h.model is not None and not re.search(r"\btrain|fine.?tun|lora", h.text):
-        yield Offer("How many GPUs does it need?", ("capacity", h.model, *(("--on", h.on) if h.gpus else ()), *users))
+    if h.model is not None and not re.search(TRAINS, h.text):
+        yield Offer("How many GPUs does it need?", ("capacity", h.model, *h.on_gpus, *users))
 
 
 def _memory(h: Heard) -> Iterator[Offer]:
-    if h.model is not None and not h.gpus and not re.search(r"\btrain|fine.?tun|lora", h.text):
+    if h.model is not None and not h.gpus and not re.search(TRAINS, h.text):
         yield Offer("How much memory does it need?", ("models", h.model))
 
 
 def _plan(h: Heard) -> Iterator[Offer]:
-    on = ("--on", h.on) if h.gpus else ()
     tokens = ("--tokens", h.tokens) if h.tokens else ("--tokens", "1B") if h.gpus else ()
-    yield Offer("How long and how much does it take to train?", ("plan", h.model_or_example, *on, *tokens))
+    yield Offer("How long and how much does it take to train?", ("plan", h.model_or_example, *h.on_gpus, *tokens))
 
 
 def _own(h: Heard) -> Iterator[Offer]:
@@ -193,7 +190,7 @@ def _compare(h: Heard) -> Iterator[Offer]:
 def _prices(h: Heard) -> Iterator[Offer]:
     if h.gpus and h.model is None:
         yield Offer("What does it cost an hour?", ("prices", h.gpus[0]))
-        yield Offer("Rent or own?", ("cost", "own", "--on", h.gpus[0]))
+        yield from _own(h)
 
 
 def _explain(h: Heard) -> Iterator[Offer]:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from functools import cache
 from types import MappingProxyType
 
-from gpuwise.facts.loading import Field, shipped_text
-from gpuwise.facts.models.named import find_named
+from gpuwise.facts.loading import Field
+from gpuwise.facts.models.named import find_shipped
 from gpuwise.facts.sources import cited_tables
 
 FILE = "convnets.toml"
@@ -73,6 +73,4 @@ def convnets() -> Mapping[str, ConvNet]:
 
 def known_convnet(text: str) -> ConvNet | None:
     """The network a person means, by id, name or alias in any case; None where it is none of these."""
-    if text.strip().lower() not in shipped_text(FILE).lower():
-        return None  # read for no other model
-    return find_named(convnets().values(), text)
+    return find_shipped(FILE, convnets, text)

@@ -9,9 +9,10 @@ from types import MappingProxyType
 
 from gpuwise.errors import InputError, UnknownNameError
 from gpuwise.facts.loading import Field
-from gpuwise.facts.models.named import find_named
+from gpuwise.facts.models.named import find_shipped
 from gpuwise.facts.sources import cited_tables
 
+FILE = "denoisers.toml"
 KINDS = ("unet", "transformer")
 
 
@@ -76,7 +77,7 @@ DENOISER_SCHEMA: dict[str, Field] = {
 def denoisers() -> Mapping[str, Denoiser]:
     """Every denoiser by its id. Raises DataError when the shipped file is broken."""
     by_id: dict[str, Denoiser] = {}
-    for key, r in cited_tables("denoisers.toml", DENOISER_SCHEMA).items():
+    for key, r in cited_tables(FILE, DENOISER_SCHEMA).items():
         by_id[key] = Denoiser(
             id=key,
             name=r.text("name"),
@@ -99,13 +100,13 @@ def denoisers() -> Mapping[str, Denoiser]:
 
 def known_denoiser(text: str) -> Denoiser | None:
     """The denoiser a person means, by id, name or alias in any case; None where it is none of these."""
-    return find_named(denoisers().values(), text)
+    return find_shipped(FILE, denoisers, text)
 
 
 def find_denoiser(text: str, makes: str = "images") -> Denoiser:
     """The denoiser of ``images`` or ``videos`` that a person means, by id, name or alias in any case. Raises UnknownNameError,
     and InputError for one that makes the other."""
-    denoiser = find_named(denoisers().values(), text)
+    denoiser = known_denoiser(text)
     if denoiser is None:
         names = [key for key, one in denoisers().items() if one.makes == makes]
         raise UnknownNameError(f"{makes[:-1]} model", text, names, hint="it is one of " + ", ".join(names))

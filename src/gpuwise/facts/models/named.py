@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol, TypeVar
+
+from gpuwise.facts.loading import shipped_text
 
 
 class Named(Protocol):
@@ -24,3 +26,10 @@ def find_named(entries: Iterable[Entry], text: str) -> Entry | None:
     """The entry that ``text`` is the id, the name or an alias of, in any case; None where it is of none."""
     spelling = text.strip().lower()
     return next((e for e in entries if spelling in (e.id, e.name.lower(), *e.aliases)), None)
+
+
+def find_shipped(file: str, entries: Callable[[], Mapping[str, Entry]], text: str) -> Entry | None:
+    """:func:`find_named` in the ``entries`` of a shipped ``file``, which are read for no ``text`` that it does not have."""
+    if text.strip().lower() not in shipped_text(file).lower():
+        return None
+    return find_named(entries().values(), text)
