@@ -84,8 +84,8 @@ def main() -> None:
     for engine, figure in sorted({key[:2] for key in found}):
         ours, theirs = found[engine, figure, "gpuwise"], found[engine, figure, "aiconfigurator"]
         print(f"{engine:12} {figure:12} {len(ours):5} {np.median(ours):8.1f} {np.median(theirs):15.1f}")
-    asked, told = len(peer), sum(bool(row["tpot_ms"]) for row in peer.values())
-    print(f"aiconfigurator answers {told} of {asked} rows that it was asked")
+    answered = sum(bool(row["tpot_ms"]) for row in peer.values())
+    print(f"aiconfigurator answers {answered} of {len(peer)} rows that it was asked")
 
 
 if __name__ == "__main__":

@@ -193,7 +193,9 @@ def task(text: str, _: str) -> str:
     """A task of a training, or ``run``. Raises UnknownNameError."""
     from gpuwise.workload.tasks import find_task
 
-    return text if text == "run" else (find_task(text), text)[1]
+    if text != "run":
+        find_task(text)
+    return text
 
 
 def new_file(text: str, name: str) -> str:

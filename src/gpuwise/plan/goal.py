@@ -374,7 +374,7 @@ def on_stack(goal: Goal, stack: str, why: str) -> Goal:
 def as_asked(goal: Goal, strategy: Strategy) -> Strategy:
     """``strategy`` on the default stack for it on the goal's cluster, with the defaults that depend on the stack; unchanged if
     the user named a stack. Raises what :func:`make_goal` raises."""
-    wishes, base = goal.wishes, goal.bases[0]
+    wishes, base, own = goal.wishes, goal.bases[0], task_of_method(strategy)
     if wishes.stack is not None:
         return strategy
     offloads = {name: True for name in ("offload_optimizer", "offload_activations") if getattr(strategy, name)}
@@ -382,7 +382,7 @@ def as_asked(goal: Goal, strategy: Strategy) -> Strategy:
     same = strategy.precision == base.precision
     asked = replace(
         wishes,
-        task=goal.task.name if goal.task.method == task_of_method(strategy).method else task_of_method(strategy).name,
+        task=(goal.task if goal.task.method == own.method else own).name,
         seq_len=goal.seq_len,
         global_batch=goal.global_batch,
         precision=wishes.precision if same else (strategy.precision,),

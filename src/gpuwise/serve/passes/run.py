@@ -62,12 +62,10 @@ def run_passes(model: Model, machine: LocalMachine) -> PassRun:
         _run(kind, model, machine.cluster, machine.most_bytes, tokens, way)
         for way in kind.ways(model, machine.cluster.accelerator, tokens)
     )
-    fitting = [run for run in runs if run.per_s is not None]
-    rates = [0.0 if run.per_s is None else run.per_s.expected for run in fitting]
-    best = fitting[rates.index(max(rates))] if fitting else None
-    if fitting and isinstance(model, Denoiser):
-        best = fitting[0]
-    return PassRun(model, machine, items, tokens, runs, best)
+    timed = [(run.per_s.expected, run) for run in runs if run.per_s is not None]
+    if not isinstance(model, Denoiser):
+        timed.sort(key=lambda one: one[0], reverse=True)
+    return PassRun(model, machine, items, tokens, runs, timed[0][1] if timed else None)
 
 
 def _run(kind: PassKind, model: Model, cluster: Cluster, most_bytes: float, tokens: int, way: Way) -> WayRun:

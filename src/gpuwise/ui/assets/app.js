@@ -543,24 +543,24 @@ function Lessons({ lessons, start, follow }) {
 // a question in words: the page that answers it, or the command where no page does
 function Words({ follow }) {
   const [text, setText] = useState("");
-  const [said, setSaid] = useState(null);
+  const [found, setFound] = useState(null);
   const ask = async (e) => {
     e.preventDefault();
     try {
       const { offers } = await get("/api/heard?" + asQuery({ q: text }));
       const first = offers.find((o) => o.path);
       if (first && first === offers[0]) follow(e, first.path);
-      else setSaid({ offers });
+      else setFound({ offers });
     } catch (error) {
-      setSaid({ error });
+      setFound({ error });
     }
   };
   return html`<form class="heard" role="search" onSubmit=${ask}>
       <label for="words">Ask in your words</label>
       <input id="words" value=${text} placeholder="can I run qwen3 32b on two 3090s?" autocomplete="off" onInput=${(e) => setText(e.target.value)} />
       <button>Ask</button></form>
-    ${said && said.error && html`<p class="fault" role="alert">${said.error.message}<small>${said.error.hint}</small></p>`}
-    ${said && said.offers && html`<ul class="notes" role="status">${said.offers.map((o) => html`<li>${o.question} ${o.path ? html`<a href=${o.path} onClick=${(e) => follow(e, o.path)}>${o.line}</a>` : html`<code>${o.line}</code>`}</li>`)}</ul>`}`;
+    ${found && found.error && html`<p class="fault" role="alert">${found.error.message}<small>${found.error.hint}</small></p>`}
+    ${found && found.offers && html`<ul class="notes" role="status">${found.offers.map((o) => html`<li>${o.question} ${o.path ? html`<a href=${o.path} onClick=${(e) => follow(e, o.path)}>${o.line}</a>` : html`<code>${o.line}</code>`}</li>`)}</ul>`}`;
 }
 
 const OWN_TITLES = { own: "Your own code", lessons: "Lessons" };
