@@ -60,7 +60,7 @@ def test_more_memory_never_makes_a_plan_slower(a: float, b: float) -> None:
 
 def test_a_plan_offloads_only_what_the_host_holds() -> None:
     asked = Wishes(tokens=1e8, seq_len=2048)
-    roomy, small = (make_plan("llama-3.1-8b", "4090", on(stated, asked)) for stated in (512 * GB, 32 * GB))
+    roomy, small = (make_plan("llama-3.1-8b", "1x4090", on(stated, asked)) for stated in (512 * GB, 32 * GB))
     assert roomy.best is not None and roomy.best.estimate.host_bytes > 0.8 * 32 * GB
     assert small.best is None or small.best.estimate.host_bytes <= 0.8 * 32 * GB
     document = json.loads(msgspec.json.encode(answer_document(roomy)))
