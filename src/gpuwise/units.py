@@ -109,6 +109,14 @@ def format_count(n: float) -> str:
     return f"{n:.0f}"
 
 
+def count_word(n: float) -> str:
+    """A count as one writes it after an option, read back without loss: ``"15B"``, ``"1.5M"``, ``"1234567"``."""
+    for unit, size in (("T", TERA), ("B", GIGA), ("M", MEGA)):
+        if n >= size and n % (size / 1000) == 0:
+            return f"{n / size:g}{unit}"
+    return f"{n:.0f}"
+
+
 def format_rate(n: float, unit: str) -> str:
     """An SI rate: ``format_rate(3.35e12, "B/s") == "3.35 TB/s"``."""
     for prefix, size in (("E", EXA), ("P", PETA), ("T", TERA), ("G", GIGA), ("M", MEGA), ("k", KILO)):

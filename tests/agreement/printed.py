@@ -34,8 +34,8 @@ UNITS: dict[str, tuple[float, ...]] = {
 }
 """By a printed unit, factors from what a document has."""
 LETTERS = {"": 1.0, "k": 1e-3, "K": 1e-3, "M": 1e-6, "G": 1e-9, "B": 1e-9, "T": 1e-12}
-OF_INTERVALS = re.compile(r"\b80 % interval|\b80 %$|\b80 % {2,}|^ *80 %|within .{0,9}80 %")
-"""The width of all intervals, in titles of columns."""
+NO_QUANTITIES = re.compile(r"\b80 % interval|\b80 %$|\b80 % {2,}|^ *80 %|within .{0,9}80 %|\b\d+ more$")
+"""The width of all intervals, in titles of columns, and how many entries of a list a line leaves out."""
 
 
 def flat(document: Any) -> Iterator[float | str]:
@@ -64,7 +64,7 @@ def unknown_numbers(screen: str, document: Any, words: Sequence[str]) -> list[st
     values = sorted({*values, *map(abs, ratios)})
     unknown: list[str] = []
     for line in screen.splitlines():
-        for match in NUMBER.finditer(OF_INTERVALS.sub("", line)):
+        for match in NUMBER.finditer(NO_QUANTITIES.sub("", line)):
             usd, number, letter, unit = match.groups()
             if number not in texts and not any(_has(values, number, f) for f in _factors(usd, letter, unit)):
                 unknown.append(f"{match[0]!r} in {line!r}")

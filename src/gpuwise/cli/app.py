@@ -364,15 +364,11 @@ def _parsing(error: CycloptsError, words: Sequence[str]) -> tuple[str, str]:
         text = text.removesuffix(f" {guess[2]}")
     if unused and text.startswith("Unused"):
         text = "unused argument: " + " ".join(map(repr, unused))
-    if unused and words[0] == "pick":
-        before = [*words, "--for"].index("--for") + 1
-        purpose = words[before] if before < len(words) else "infer"
-        hint = f"give the model with --model: gpuwise pick --model {unused[0]} --for {purpose}"
     missing = re.fullmatch(r'Command "(.+)" parameter (--\S+) requires an argument\.?', text)
     if missing and missing[2] not in words:
         text = f"gpuwise {missing[1]} needs {missing[2]}"
         hint = f"gpuwise {missing[1]} --for infer (or train, finetune, learn)" if missing[2] == "--for" else hint
-    if missing and missing[2] == "--model" and chain[0] != "pick":  # its place is the first word
+    if missing and missing[2] == "--model":  # its place is the first word
         text, hint = (
             f"gpuwise {missing[1]} needs a model",
             f"for example gpuwise {' '.join([*chain, 'llama-3.1-8b', *words[len(chain) :]])}",

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 QUESTIONS: tuple[tuple[str, str], ...] = (
     ("Can I fine-tune an 8B on my 4090?", "fit llama-3.1-8b --on 4090"),
-    ("Which GPU under $1,000?", "pick --for infer --model llama-3.1-8b --budget 1000"),
+    ("Which GPU under $1,000?", "pick llama-3.1-8b --for infer --budget 1000"),
     ("What to serve 200 people?", "capacity llama-3.1-8b --users 200"),
     ("Why is my training slow?", "profile train.py"),
     ("Is my machine ready?", "doctor"),
@@ -14,9 +14,9 @@ QUESTIONS: tuple[tuple[str, str], ...] = (
 """In words, with the command that answers each."""
 EXAMPLES: Mapping[str, tuple[str, str, str]] = {
     "pick": (
-        "pick --for infer --model llama-3.1-8b --budget 1000",
-        "pick --for finetune --model llama-3.1-8b --own --budget 2000",
-        "pick --for train --model gpt2 --tokens 10B --deadline 7d",
+        "pick llama-3.1-8b --for infer --budget 1000",
+        "pick llama-3.1-8b --for finetune --own --budget 2000",
+        "pick gpt2 --for train --tokens 10B --deadline 7d",
     ),
     "plan": (
         "plan llama-3.1-8b --on 8xH100-SXM --tokens 15B",

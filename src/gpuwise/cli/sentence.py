@@ -137,7 +137,7 @@ TRAINS = r"\btrain|fine.?tun|lora"
 def _pick(h: Heard) -> Iterator[Offer]:
     budget = () if h.budget_usd is None else ("--budget", f"{h.budget_usd:g}")
     purpose = next((name for name, words in PURPOSES if re.search(words, h.text)), "infer") if h.does == TEXT else h.does
-    model = () if purpose == "learn" else ("--model", h.model_or_example)
+    model = () if purpose == "learn" else (h.model_or_example,)
     tokens = ("--tokens", h.tokens or "1B") if purpose == "train" else ()
     how = (
         ("--rent",)
@@ -146,7 +146,7 @@ def _pick(h: Heard) -> Iterator[Offer]:
         if re.search(r"\bbuy|\bown|card", h.text) or budget
         else ()
     )
-    yield Offer(f"Which GPU should I get to {purpose}?", ("pick", "--for", purpose, *model, *tokens, *budget, *how))
+    yield Offer(f"Which GPU should I get to {purpose}?", ("pick", *model, "--for", purpose, *tokens, *budget, *how))
 
 
 def _serve(h: Heard) -> Iterator[Offer]:

@@ -39,7 +39,7 @@ def test_json_is_one_document_on_the_last_line(gpuwise: Callable[..., Any]) -> N
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (("--for", "infer"), "--model"),
+        (("--for", "infer"), "needs a model"),
         (("--for", "dance", "--model", "gpt2"), "one of"),
         (("--for", "train", "--model", "gpt2"), "--tokens"),
         (("--for", "lora", "--method", "full", "--model", "gpt2"), "--for finetune"),
@@ -99,14 +99,14 @@ def test_other_words_for_a_purpose_are_understood(word: str, gpuwise: Callable[.
     assert ran.code == 2 and "more than 100,000,000" in ran.err
 
 
-def test_a_bare_model_is_told_where_it_goes(gpuwise: Callable[..., Any]) -> None:
-    ran = gpuwise("pick", "llama-3.1-8b", "--for", "serve")
-    assert ran.code == 2 and "--model llama-3.1-8b" in ran.err
+def test_a_bare_model_is_that_of_the_option(gpuwise: Callable[..., Any]) -> None:
+    bare, named = (gpuwise("pick", *words, "--for", "run", "--json") for words in (["gpt2"], ["--model", "gpt2"]))
+    assert bare.code == 0 and bare.out == named.out
 
 
 @pytest.mark.parametrize(("purpose", "model"), [("embed", "bert-base"), ("image", "sdxl"), ("infer", "llama-3.1-8b")])
 def test_a_missing_model_is_asked_for_by_example(purpose: str, model: str, gpuwise: Callable[..., Any]) -> None:
-    assert f"--model {model}" in gpuwise("pick", "--for", purpose).err
+    assert f"gpuwise pick {model} --for {purpose}" in gpuwise("pick", "--for", purpose).err
 
 
 @pytest.mark.thorough

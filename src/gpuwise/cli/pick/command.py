@@ -18,7 +18,7 @@ else:
 
 PURPOSES = ("train", "finetune", "infer", "embed", "rerank", "vision", "speech", "image", "video", "learn", "mixed")
 ALSO = {
-    **dict.fromkeys(("serve", "serving", "inference", "chat"), "infer"),
+    **dict.fromkeys(("run", "serve", "serving", "inference", "chat"), "infer"),
     **dict.fromkeys(("fine-tune", "fine-tuning", "finetuning"), "finetune"),
     **dict.fromkeys(("training", "pretrain", "pretraining"), "train"),
     "sft": "full",
@@ -130,11 +130,11 @@ PERIODS = ("requests_per_day", "tokens_per_day", "pairs_per_day", "images_per_da
 
 
 def pick(
+    model: Annotated[str | None, Parameter(metavar="MODEL")] = None,
     *,
     purpose: Annotated[
-        str | None, Parameter(name="--for", show_default="infer with --model, train with --tokens, else learn", metavar="PURPOSE")
+        str | None, Parameter(name="--for", show_default="infer with a model, train with --tokens, else learn", metavar="PURPOSE")
     ] = None,
-    model: Annotated[str | None, Parameter(metavar="MODEL")] = None,
     work: PickWork = ANYTHING,
     within: Within = NO_LIMITS,
     by: Annotated[str | None, Parameter(show_default="balance with a budget, else cost", metavar="ORDER")] = None,
@@ -149,13 +149,13 @@ def pick(
 
     Parameters
     ----------
-    purpose
-        train, finetune, infer (chat, serve), embed, rerank, vision (train on images), speech (transcribe), image (generate
-        images), video (generate videos), learn, or mixed (one GPU each to train, serve and develop).
     model
         A model by name (llama-3.1-8b), a Hugging Face config.json, or dimensions (layers=32,hidden=4096,...); image models sdxl,
         sd-1.5, sd-3.5-large, flux-dev or flux-schnell; video models wan-2.1-14b, wan-2.1-1.3b, wan-2.2-14b, wan-2.2-5b or
         hunyuan-video.
+    purpose
+        train, finetune, infer (chat, serve), embed, rerank, vision (train on images), speech (transcribe), image (generate
+        images), video (generate videos), learn, or mixed (one GPU each to train, serve and develop).
     by
         Ranking: cost, time, balance (time and cost), value (dollars per work at full load) or energy.
     top
@@ -216,7 +216,8 @@ def job_of(purpose: str, model: str | None, work: PickWork, within: Within) -> A
         hint = f"did you mean {near[0]!r}? {known}" if near else known
         raise UnknownNameError("purpose", purpose, PURPOSES, hint=hint)
     if model is None:
-        raise InputError(f"--for {purpose} needs --model", hint=f"for example --model {EXAMPLES.get(purpose, EXAMPLE)}")
+        example = EXAMPLES.get(purpose, EXAMPLE)
+        raise InputError(f"--for {purpose} needs a model", hint=f"for example gpuwise pick {example} --for {purpose}")
     if purpose in ("image", "video"):
         return _pass_job(purpose, model, work, within)
     net = known_convnet(model)
@@ -349,7 +350,7 @@ def _mixed(model: str | None, work: PickWork, limits: Any, terms: Any, today: An
     from gpuwise.pick.fleet import fleet, fleet_document
 
     if model is None:
-        raise InputError("--for mixed needs --model", hint=f"for example --model {EXAMPLE}")
+        raise InputError("--for mixed needs a model", hint=f"for example gpuwise pick {EXAMPLE} --for mixed --budget 5000")
     if limits.budget_usd is None:
         raise InputError("--for mixed needs --budget", hint="the money to be split, for example --budget 5000")
     split = fleet(

@@ -30,7 +30,7 @@ from gpuwise.report.answers.drawings import Dot, Line, around, bars, lines, si
 from gpuwise.report.answers.parts import PARTS
 from gpuwise.report.answers.values import BASIS, At
 from gpuwise.text import capital
-from gpuwise.units import format_bytes, format_duration, format_kwh, format_number, format_usd, probability
+from gpuwise.units import count_word, format_bytes, format_duration, format_kwh, format_number, format_usd, probability
 
 PICK, COMPARE = PARTS["pick"], PARTS["compare"]
 WAYS = {"rent": "rent", "buy": "buy", "notebook": "notebook"}
@@ -286,7 +286,7 @@ def _next(d: At, ranked: list[At]) -> Command | None:
     if job["tokens"] and job["purpose"].text in ("train", "finetune"):
         method = str(job["method"].value or "")
         flags = [f"--{method}"] if method in ("lora", "qlora") else []
-        tokens = f"{job['tokens'].number:.0f}"
+        tokens = count_word(job["tokens"].number)
         return Command("How it trains", words=["gpuwise", "plan", model, "--on", on, "--tokens", tokens, *flags])
     second = next((o for o in ranked if o["accelerator"].text != best["accelerator"].text), None)
     names = [best["accelerator"].text, second["accelerator"].text] if second is not None else []

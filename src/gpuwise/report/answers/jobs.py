@@ -32,7 +32,7 @@ def job_answer(document: Mapping[str, Any]) -> Answer:
         lead,
         list(job_figures(d)),
         [Section("run-ways", TITLES["run-ways"], [_table(d)], first=True)],
-        Command("Which GPUs do it", ["gpuwise", "pick", "--for", purpose, "--model", d["model"]["id"].text]),
+        Command("Which GPUs do it", ["gpuwise", "pick", d["model"]["id"].text, "--for", purpose]),
         assumed=[str(s.value) for s in d["assumed"]],
     )
 

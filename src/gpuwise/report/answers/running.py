@@ -303,7 +303,7 @@ def _next(d: At) -> Command | None:
         sets = {k: str(v.value) for k, v in c["sets"].items()}
         if "cache_type" not in sets:
             return Command(f"With {c['name'].text}", command="fit", sets=sets)
-    words = ["gpuwise", "pick", "--for", "infer", "--model", d["model"]["id"].text]
+    words = ["gpuwise", "pick", d["model"]["id"].text, "--for", "infer"]
     return Command("Which devices run it", words)
 
 
