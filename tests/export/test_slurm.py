@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from gpuwise.errors import InputError
 from gpuwise.export.job import Job
 from gpuwise.export.targets import ENGINES, TOOLS, gaps_of, write
 from gpuwise.facts.hardware.naming import find_cluster
@@ -134,3 +135,10 @@ def test_told_of_its_end_a_job_saves_and_is_queued_again(slurm: dict[str, str], 
     _until(lambda: len(list(tmp_path.glob("saved.*"))) == 2, 300)
     _until(lambda: "JobState=PENDING" in _said(["scontrol", "show", "job", number], slurm), 300)
     assert "Restarts=1" in _said(["scontrol", "show", "job", number], slurm)
+
+
+def test_a_plan_reads_the_nodes_that_are_there(slurm: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gpuwise.machine.schedulers._answers", dict[str, object]())
+    monkeypatch.setenv("SLURM_CONF", slurm["SLURM_CONF"])
+    with pytest.raises(InputError, match=f"partition p: {_NODES} nodes of 8 GPUs, whose type it does not state"):
+        find_cluster("slurm:p")

@@ -61,7 +61,8 @@ def plan(
     arguments
         The script's own arguments, after --.
     on
-        The GPUs: 8xH100-SXM, 2x8xH200, dgx-a100, or this (the GPUs of this machine, as measured here).
+        The GPUs: 8xH100-SXM, 2x8xH200, dgx-a100, this (the GPUs of this machine, as measured here), slurm:PARTITION or k8s (the
+        nodes of a scheduler; see the guide "Plan for the cluster that is there").
     tokens
         Tokens to train on: 15B, 300M.
     samples

@@ -21,6 +21,7 @@ from gpuwise.errors import AmbiguousNameError, InputError, UnknownNameError
 from gpuwise.facts.hardware.accelerators import Accelerator, accelerators, with_memory
 from gpuwise.facts.hardware.counts import LONGEST_NAME, check_counts, leading_counts, readings
 from gpuwise.facts.hardware.instances import named_instance
+from gpuwise.facts.hardware.scheduled import is_scheduled, scheduled_cluster
 from gpuwise.facts.hardware.systems import (
     Cluster,
     System,
@@ -169,6 +170,8 @@ def read_accelerator(text: str, prefer: Iterable[str] = ()) -> tuple[Accelerator
     """The device of :func:`find_accelerator`, and in words what the name leaves open and was assumed; empty where it says all."""
     if is_this(text):
         return this_cluster(text).accelerator, ""
+    if is_scheduled(text):
+        return scheduled_cluster(text).accelerator, ""
     if len(text) <= LONGEST_NAME:
         if (named := _literal().get(text.strip().lower())) is not None:
             literal = accelerators()[named]
@@ -261,7 +264,7 @@ def _sizes(words: Iterable[str]) -> frozenset[str]:
 def find_cluster(text: str, prefer: Iterable[str] = ()) -> Cluster:
     """The cluster a person means: ``4090``, ``8xH100-SXM``, ``512xA100-80GB`` (64 systems of 8),
     ``2x8xH200``, ``dgx-h100``, ``2xdgx-h100``; also ``8 H100``, ``H100x8``, ``h100:8``, ``eight H100``;
-    ``this``, the GPUs of this machine.
+    ``this``, the GPUs of this machine; ``slurm:gpu``, ``k8s``, those of a scheduler's nodes.
 
     One count before a device counts devices, which fill the system it is usually in; two count systems and the devices in
     each; a count before a system counts systems, of a rack (``GB200 NVL72``) racks. A bare name that fits several parts means the
@@ -271,6 +274,8 @@ def find_cluster(text: str, prefer: Iterable[str] = ()) -> Cluster:
     """
     if is_this(text):
         return this_cluster(text)
+    if is_scheduled(text):
+        return scheduled_cluster(text)
     counts, name = _counts(text)
     system = _find_system(name)
     if system is not None:
@@ -315,7 +320,7 @@ def _part_of(name: str, counts: Sequence[int], text: str, prefer: Iterable[str])
 
 def is_counted(text: str) -> bool:
     """Whether ``text`` says how many devices it means, by a count or by the name of a system. Raises InputError."""
-    if is_this(text):
+    if is_this(text) or is_scheduled(text):
         return True
     counts, name = _counts(text)
     return bool(counts) or _find_system(name) is not None
@@ -326,6 +331,8 @@ def named_with_count(text: str) -> tuple[str, ...]:
 
     Raises UnknownNameError, InputError.
     """
+    if is_scheduled(text):
+        return (scheduled_cluster(text).accelerator.id,)
     _, name = _counts(text)
     system = _find_system(name)
     if system is not None:

@@ -297,7 +297,10 @@ def _is_place(text: str) -> bool:
 
 
 def _no_place(name: str, text: str) -> str:
-    if text.startswith(("/", "~", "./", "../")) or "\\" in text or "../" in text or FILES.search(text):
+    from gpuwise.facts.hardware.scheduled import names_nodes_file
+
+    place = text.startswith(("/", "~", "./", "../")) or "\\" in text or "../" in text or FILES.search(text)
+    if place or names_nodes_file(text):
         raise InputError(f"{name}: {text!r} names a file", hint="no file is read or written by this argument: give a value")
     return text
 
