@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, cast
 
-from gpuwise.facts.hardware.scheduled import ask_with
+from gpuwise.facts.hardware.scheduled import read_with
 from gpuwise.facts.hardware.this import find_with
 from gpuwise.packages import call_with
 from gpuwise.shown import draw_with
@@ -153,10 +153,10 @@ def _processor_here() -> Cpu:
     return processor_measured()
 
 
-def _nodes(scheduler: str) -> str:
-    from gpuwise.machine.schedulers import nodes_of
+def _scheduled(text: str) -> Cluster:
+    from gpuwise.machine.schedulers import scheduled_cluster
 
-    return nodes_of(scheduler)
+    return scheduled_cluster(text)
 
 
 def _words(answer: object) -> str:
@@ -175,4 +175,4 @@ def _called(command: str, *values: Any, **options: Any) -> Asked:
 call_with(_called)
 draw_with(_markup, _words)
 find_with(_gpus_here, _processor_here)
-ask_with(_nodes)
+read_with(_scheduled)

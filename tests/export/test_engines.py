@@ -145,10 +145,40 @@ def test_a_job_of_kubernetes_is_read_back(made: Callable[[str], Files]) -> None:
             assert one["spec"]["selector"] == read["spec"]["template"]["metadata"]["labels"]
 
 
-def test_kubernetes_takes_a_job(made: Callable[[str], Files]) -> None:
+@pytest.mark.thorough
+def test_claims_queues_and_projects_are_read_back(made: Callable[[str], Files]) -> None:
+    models: Any = pytest.importorskip("kubeflow_trainer_api.models")
+    for job, files in made("dra"):
+        claim, *_, read = _documents(files["job.yaml"])
+        [request] = claim["spec"]["spec"]["devices"]["requests"]
+        assert request["exactly"] == {
+            "deviceClassName": "gpu.nvidia.com",
+            "allocationMode": "ExactCount",
+            "count": job.gpus_per_node,
+        }
+        pod = read["spec"]["template"]["spec"]
+        assert pod["resourceClaims"] == [{"name": request["name"], "resourceClaimTemplateName": claim["metadata"]["name"]}]
+        assert pod["containers"][0]["resources"] == {"claims": [{"name": request["name"]}]}
+        assert read["spec"]["parallelism"] == job.n_nodes
+        _same(read, models.IoK8sApiBatchV1Job)
+    for job, files in made("kueue"):
+        read = _documents(files["job.yaml"])[-1]
+        assert _pod(read["spec"]) == (job.n_nodes, job.gpus_per_node) and read["spec"]["suspend"] is True
+        assert read["metadata"]["labels"] == {"kueue.x-k8s.io/queue-name": kubernetes.QUEUE}
+    for job, files in made("runai"):
+        documents = _documents(files["job.yaml"])
+        assert _pod(documents[-1]["spec"]) == (job.n_nodes, job.gpus_per_node)
+        assert documents[-1]["spec"]["template"]["spec"]["schedulerName"] == "runai-scheduler"
+        assert {d["metadata"]["namespace"] for d in documents} == {f"runai-{kubernetes.PROJECT}"}
+
+
+@pytest.mark.parametrize("engine", ["kubernetes", "dra", "kueue", "runai"])
+def test_kubernetes_takes_a_job(made: Callable[[str], Files], engine: str) -> None:
     validate: Any = pytest.importorskip("kubernetes_validate")
-    for _, files in itertools.islice(made("kubernetes"), 0, N, N // DEEP):
+    for _, files in itertools.islice(made(engine), 0, N, N // DEEP):
         for document in _documents(files["job.yaml"]):
+            if engine == "runai":  # a name has no capitals: what is filled in stands there
+                document["metadata"]["namespace"] = document["metadata"]["namespace"].lower()
             validate.validate(document, "1.37", strict=True)
 
 

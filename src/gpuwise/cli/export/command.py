@@ -49,7 +49,7 @@ def export(
     to
         A training tool: torchrun (the ranks of `gpuwise run`), megatron, megatron-bridge (NeMo), torchtitan, trainer
         (Hugging Face), accelerate, deepspeed, lightning, axolotl or llama-factory. Or a launcher: slurm, docker, compose,
-        kubernetes, jobset, trainjob (Kubeflow), skypilot or ray, alone or with the tool:
+        kubernetes, dra (GPUs by claim), kueue, runai, jobset, trainjob (Kubeflow), skypilot or ray, alone or with the tool:
         slurm:torchtitan.
     on
         With a model: the GPUs, 8xH100-SXM, 2x8xH200.

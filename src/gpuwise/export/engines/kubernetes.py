@@ -1,5 +1,6 @@
-"""Pods for Kubernetes: an indexed Job, a JobSet, a TrainJob of Kubeflow. Read by kubernetes-validate 1.37 (``batch/v1``) and by
-the resource definitions of JobSet v1alpha2 and of Kubeflow Trainer v1alpha1, unknown fields refused."""
+"""Pods for Kubernetes: an indexed Job, with its GPUs by claim (DRA), in a queue of Kueue or by the scheduler of Run:ai; a JobSet,
+a TrainJob of Kubeflow. Read by kubernetes-validate 1.37 (``batch/v1``, ``resource.k8s.io/v1``) and by the resource definitions
+of JobSet v1alpha2 and of Kubeflow Trainer v1alpha1, unknown fields refused."""
 
 from __future__ import annotations
 
@@ -13,6 +14,13 @@ from gpuwise.export.yaml import to_yaml
 JOB = "Kubernetes 1.37"
 JOBSET = "JobSet v1alpha2"
 TRAINJOB = "Kubeflow Trainer v1alpha1"
+DRA = "Kubernetes 1.37, resource.k8s.io/v1"
+KUEUE = "Kueue 0.14"
+RUNAI = "Run:ai 2.21"
+QUEUE, PROJECT = "QUEUE", "PROJECT"
+DEVICE_CLASS = "gpu.nvidia.com"
+"""Whole GPUs, in the DRA driver of NVIDIA."""
+_CLAIM = "gpus"
 INDEX = "metadata.annotations['batch.kubernetes.io/job-completion-index']"
 _START = "exec ./train.sh"
 
@@ -54,8 +62,8 @@ def _job(start: Start, head: str) -> dict[str, Any]:
     }
 
 
-def job(start: Start) -> dict[str, str]:
-    """A Job and the service by which its pods find the first."""
+def _documents(start: Start) -> list[dict[str, Any]]:
+    """The service by which the pods of several nodes find the first, and last the Job."""
     of = start.job
     spec = _job(start, f"{of.name}-0.{of.name}")
     documents: list[dict[str, Any]] = []
@@ -63,9 +71,47 @@ def job(start: Start) -> dict[str, str]:
         spec["template"]["spec"]["subdomain"] = of.name
         service_spec = {"clusterIP": "None", "publishNotReadyAddresses": True, "selector": {"app": of.name}}
         documents.append({"apiVersion": "v1", "kind": "Service", "metadata": {"name": of.name}, "spec": service_spec})
-    documents.append({"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": of.name}, "spec": spec})
+    return [*documents, {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": of.name}, "spec": spec}]
+
+
+def _files(start: Start, documents: list[dict[str, Any]]) -> dict[str, str]:
     text = "---\n".join([to_yaml(documents[0], start.title), *(to_yaml(d) for d in documents[1:])])
     return {"Dockerfile": containers.dockerfile(start), "job.yaml": text}
+
+
+def job(start: Start) -> dict[str, str]:
+    """A Job and its service."""
+    return _files(start, _documents(start))
+
+
+def dra(start: Start) -> dict[str, str]:
+    """A Job whose pods claim their GPUs from a DRA driver (dynamic resource allocation) in place of a device plugin's count."""
+    documents = _documents(start)
+    pod = documents[-1]["spec"]["template"]["spec"]
+    name = f"{start.job.name}-{_CLAIM}"
+    pod["containers"][0]["resources"] = {"claims": [{"name": _CLAIM}]}
+    pod["resourceClaims"] = [{"name": _CLAIM, "resourceClaimTemplateName": name}]
+    exactly = {"deviceClassName": DEVICE_CLASS, "allocationMode": "ExactCount", "count": start.job.gpus_per_node}
+    claim = {"spec": {"devices": {"requests": [{"name": _CLAIM, "exactly": exactly}]}}}
+    template = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaimTemplate", "metadata": {"name": name}, "spec": claim}
+    return _files(start, [template, *documents])
+
+
+def kueue(start: Start) -> dict[str, str]:
+    """A Job that waits, suspended, until Kueue admits all its pods together."""
+    documents = _documents(start)
+    documents[-1]["metadata"]["labels"] = {"kueue.x-k8s.io/queue-name": QUEUE}
+    documents[-1]["spec"]["suspend"] = True
+    return _files(start, documents)
+
+
+def runai(start: Start) -> dict[str, str]:
+    """A Job of a Run:ai project, placed by Run:ai's scheduler."""
+    documents = _documents(start)
+    for document in documents:
+        document["metadata"]["namespace"] = f"runai-{PROJECT}"
+    documents[-1]["spec"]["template"]["spec"]["schedulerName"] = "runai-scheduler"
+    return _files(start, documents)
 
 
 def jobset(start: Start) -> dict[str, str]:
@@ -112,3 +158,18 @@ def notes(start: Start) -> tuple[str, ...]:
         f"CLAIM stands for a volume claim that all nodes may write; it is {STORAGE} in every pod",
         "a network of its own between the nodes (RDMA) is asked for as your cluster has it",
     )
+
+
+def dra_notes(start: Start) -> tuple[str, ...]:
+    """Settings that depend on the cluster."""
+    return (*notes(start), f"the cluster needs a DRA driver with the device class {DEVICE_CLASS}")
+
+
+def kueue_notes(start: Start) -> tuple[str, ...]:
+    """Settings that depend on the cluster."""
+    return (*notes(start), f"{QUEUE} stands for a LocalQueue of the namespace: kubectl get localqueues")
+
+
+def runai_notes(start: Start) -> tuple[str, ...]:
+    """Settings that depend on the cluster."""
+    return (*notes(start), f"{PROJECT} stands for your Run:ai project")

@@ -10,11 +10,12 @@ import pytest
 
 from gpuwise.errors import FileError, InputError, UnknownNameError
 from gpuwise.facts.hardware.naming import find_accelerator, find_cluster, is_counted, named_with_count
-from gpuwise.facts.hardware.scheduled import is_scheduled, names_nodes_file, read_nodes
+from gpuwise.facts.hardware.scheduled import is_scheduled, names_nodes_file
 from gpuwise.machine import schedulers
+from gpuwise.machine.schedulers import read_nodes
 from gpuwise.units import GIB
 
-RECORDED = Path(__file__).with_name("recorded")
+RECORDED = Path(__file__).with_name("schedulers")
 
 
 def _named(text: str) -> str:
@@ -81,14 +82,14 @@ def test_text_and_json_of_a_slurm_are_the_same_nodes() -> None:
         ("slurm:mig@scontrol.txt", InputError, "only slices of GPUs", "partitions with GPUs"),
         ("slurm:h1@scontrol.txt", UnknownNameError, "unknown partition 'h1'", "partitions with GPUs: a100, gpu, h100, old"),
         ("slurm:h100:b200@scontrol.txt", UnknownNameError, "unknown type of GPU 'b200'", "partition h100 has h100"),
-        ("12xslurm:h100@scontrol.txt", InputError, "12 GPUs are no whole nodes of 8", "multiple of 8"),
+        ("12xslurm:h100@scontrol.txt", InputError, "12 GPUs do not fill nodes of 8", "multiple of 8"),
         ("99xslurm:h100@scontrol.txt", InputError, "has 24 GPUs of h100", "up to 24"),
         ("slurm:a:b:c@scontrol.txt", InputError, "has 3 parts", "slurm:PARTITION"),
         ("k8s@kubectl.json", InputError, "Kubernetes has unlike GPUs", "--on k8s:NVIDIA-H100-80GB-HBM3"),
         ("k8s:pool=none@kubectl.json", UnknownNameError, "unknown label 'pool=none'", "--show-labels"),
         ("k8s:pool=mig@kubectl.json", InputError, "only slices of GPUs", "name the GPUs"),
         ("k8s@scontrol.txt", FileError, "is not JSON", "check the path"),
-        ("slurm@kubectl.json", FileError, "is no list of nodes", "scontrol --oneliner show nodes"),
+        ("slurm@kubectl.json", FileError, "does not list nodes", "scontrol --oneliner show nodes"),
         ("slurm@absent.txt", FileError, "cannot be read", "check the path"),
     ],
 )
@@ -111,7 +112,7 @@ def test_gpus_that_cannot_be_planned_for(
     gres: str, state: str, features: str, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     line = f"NodeName=n1 ActiveFeatures={features} Gres={gres} RealMemory=1 State={state} Partitions=p\n"
-    monkeypatch.setattr("gpuwise.facts.hardware.scheduled._ask", [lambda _: line])
+    monkeypatch.setattr(schedulers, "nodes_of", lambda _: line)
     with pytest.raises(InputError) as raised:
         find_cluster("slurm:p")
     assert message in raised.value.message and raised.value.hint
