@@ -76,13 +76,18 @@ class UnknownNameError(InputError):
         return "did you mean " + " or ".join(repr(n) for n in self.nearest) + "?"
 
 
+_MOST_CANDIDATES = 12
+"""Names in a message."""
+
+
 class AmbiguousNameError(InputError):
     """A name that means several catalogue entries; ``candidates`` lists them, the most common one first if ``usual``."""
 
     def __init__(self, kind: str, name: str, candidates: Iterable[str], *, usual: bool = False) -> None:
         self.kind, self.name, self.candidates, self.usual = kind, name, tuple(candidates), usual
+        shown, more = self.candidates[:_MOST_CANDIDATES], len(self.candidates) - _MOST_CANDIDATES
         super().__init__(
-            f"{kind} {name!r} is ambiguous: " + ", ".join(self.candidates),
+            f"{kind} {name!r} is ambiguous: " + ", ".join([*shown, *([f"{more} more"] if more > 0 else [])]),
             hint=f"choose one; the most common is {self.candidates[0]!r}"
             if usual
             else f"choose one, for example {self.candidates[0]!r}",

@@ -9,8 +9,8 @@ import pytest
 
 from gpuwise.cli.app import build, run
 from gpuwise.cli.heard import hear
+from gpuwise.cli.local import named_target
 from gpuwise.cli.sentence import offers
-from gpuwise.facts.hardware.naming import USUAL, find_cluster
 
 ASKED = {
     "can I fine-tune an 8B on my 4090": "gpuwise fit llama-3.1-8b --on 4090 --for finetune",
@@ -48,6 +48,25 @@ ASKED = {
     "qwen3-32b 4090": "gpuwise fit qwen3-32b --on 4090",
     "llama-3.3-70b": "gpuwise pick llama-3.3-70b --for infer",
     "4090": "gpuwise models --on 4090",
+    "how many H100s do I need to serve llama 3.3 70b to 1000 users": "gpuwise capacity llama-3.3-70b --on h100 --users 1000",
+    "what is the cheapest way to fine-tune mistral 7b": "gpuwise pick mistral-7b --for finetune",
+    "cost of training a 7b model on 2T tokens with 512 H100": "gpuwise plan llama-3.1-8b --on 512xh100 --tokens 2T",
+    "how long to generate 1000 images with flux on a 4090": "gpuwise fit flux-dev --on 4090 --for run",
+    "transcribe 100 hours of audio with whisper on a 3060": "gpuwise fit whisper-large-v3 --on 3060 --for run",
+    "can I run llama 3 70b on 2 used 3090s": "gpuwise fit llama-3-70b --on 2x3090 --for run",
+    "is 16gb enough for gemma 3 27b": "gpuwise fit gemma-3-27b --on rtx-4060-ti-16gb --for run",
+    "best model for 16 gb mac": "gpuwise models --on m4-16gb",
+    "grpo with qwen3-8b on 8xh100": "gpuwise plan qwen3-8b --on 8xh100 --for grpo",
+    "serve mixtral to 500 users cheaply": "gpuwise capacity mixtral-8x7b --users 500",
+    "is h200 worth it over h100 for inference": "gpuwise compare h200 h100",
+    "price of a b200 per hour": "gpuwise prices b200",
+    "vllm or llama.cpp for 4090": "gpuwise fit llama-3.1-8b --on 4090 --for run",
+    "how many GPUs to train llama 70b in 2 weeks": "gpuwise plan llama-3.1-70b --deadline 14d",
+    "core i5-12400 with 32gb ram qwen3 30b": "gpuwise fit qwen3-30b-a3b --on core-i5-12400 --ram 32GB --for run",
+    "can a raspberry pi run llama 3.2 1b": "gpuwise fit llama-3.2-1b --on raspberry-pi-5 --for run",
+    "is my gpu working correctly": "gpuwise doctor",
+    "how much power does an 8xh100 server use": "gpuwise cost own --on 8xh100 --energy",
+    "cost of fine-tuning an 8B on 20M tokens": "gpuwise plan llama-3.1-8b --tokens 20M --lora",
 }
 
 
@@ -56,7 +75,7 @@ def test_the_first_offer_is_the_command_for_it(sentence: str) -> None:
     found = offers(sentence)
     assert found[0].line == ASKED[sentence]
     for name in hear(sentence).gpus:
-        find_cluster(name, prefer=USUAL)
+        named_target(name, None)
     for offer in found:
         build().parse_args(shlex.split(offer.line)[1:], exit_on_error=False, print_error=False)
 
@@ -96,6 +115,11 @@ def test_a_model_that_stands_for_one_that_is_not_named_is_said(
 ) -> None:
     run([sentence])
     assert ("No model is named: llama-3.1-8b stands for it" in capsys.readouterr().out) is not named
+
+
+def test_a_gpu_that_stands_for_its_memory_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    run(["run gpt2 on 24gb vram"])
+    assert "No GPU is named: rtx-3090 stands for one with 24 GB" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -38,6 +38,21 @@ BY_SIZE = (
     (float("inf"), "llama-3.1-405b"),
 )
 """A model for a size in billions of parameters: the first row with at least that many."""
+BY_MEMORY = (
+    (8, "rtx-4060"),
+    (12, "rtx-3060-12gb"),
+    (16, "rtx-4060-ti-16gb"),
+    (24, "rtx-3090"),
+    (32, "rtx-5090"),
+    (48, "rtx-6000-ada"),
+    (80, "a100-80gb"),
+    (96, "rtx-pro-6000"),
+    (141, "h200"),
+    (192, "mi300x"),
+)
+"""A GPU for a size of memory in GB: the first row with at least that much, the last for more."""
+MACS = ((32, "m4"), (64, "m4 pro"), (128, "m4 max"), (float("inf"), "m3 ultra"))
+"""The chip of a Mac with so many GB."""
 SIZE = re.compile(r"(\d+(?:\.\d+)?)\s?b(?:illion)?", re.IGNORECASE)
 DOLLARS = re.compile(r"[$€£]\s?(\d[\d,.]*)\s?(k?)|(\d[\d,.]*)\s?(k?)\s?(?:dollars|usd|bucks|euros)", re.IGNORECASE)
 UP_TO = re.compile(
@@ -48,6 +63,16 @@ UP_TO = re.compile(
 PEOPLE = re.compile(r"(\d[\d,]*)\s+(?:\w+\s)?(?:people|users|persons|customers|employees|students|clients)", re.IGNORECASE)
 TOKENS = re.compile(r"(\d+(?:\.\d+)?\s?[kmbt])\s+tokens(?! of context| context)", re.IGNORECASE)
 CONTEXT = re.compile(r"(\d+\s?k?)\s(?:tokens\s(?:of\s)?)?context\b|\bcontext\s(?:of\s|length\s)?(\d+\s?k?)\b", re.IGNORECASE)
+GIGABYTES = re.compile(r"\b(\d+)\s?gb\b(?:\s(?:of\s)?v?ram\b)?", re.IGNORECASE)
+QUANTITY = re.compile(
+    r"\b\d[\d,.]*\s?[km]?\s(?:(?:thousand|million|billion)\s)?"
+    r"(?:images?|pictures?|photos?|videos?|clips?|songs?|hours?|minutes?|days?|weeks?|months?|years?|documents?|passages?|pages?|"
+    r"requests?|samples?|steps?|epochs?|watts?|percent|times)\b",
+    re.IGNORECASE,
+)
+"""Numbers of things, which name nothing."""
+WITHIN = re.compile(r"\b(?:in|within|under|less than)\s(\d+(?:\.\d+)?)\s(hour|day|week|month)s?\b")
+DAYS = {"hour": 1 / 24, "day": 1.0, "week": 7.0, "month": 365 / 12}
 RAM = re.compile(r"(\d+)\s?gb\s(?:of\s)?(?:system\s)?(?:ram|memory)\b", re.IGNORECASE)
 FORMAT = re.compile(r"\b((?:ud-)?i?q[1-8](?:_\w+)?|fp8|nvfp4|mxfp4|int[48]|awq|gptq|[2-8]-?\s?bits?)\b(?!-)", re.IGNORECASE)
 COUNTS = (
@@ -56,6 +81,7 @@ COUNTS = (
     (re.compile(r"\b(?:quad|four)\s(?=\S*\d)"), "4x "),
     (re.compile(r"\beight\s(?=\S*\d)"), "8x "),
 )
+OF_NO_NAME = re.compile(r"\b(?:used|new|refurbished|second.?hand|nvidia)\s(?=\S*\d)")
 NOT_A_NAME = re.compile(r"(?:gpt|cuda|python|torch|ios|windows|ubuntu|24/7|[bt]?fp?(?:8|16|32|64)\b|\d+.*)")
 """Words with digits that are no model."""
 
@@ -75,6 +101,9 @@ class Heard:
     context: str | None = None
     weights: str | None = None
     ram: str | None = None
+    deadline: str | None = None
+    stands: str = ""
+    """Which GPU stands for one that is not named, as a sentence."""
 
     @property
     def on(self) -> str:
@@ -93,36 +122,53 @@ class Heard:
 def hear(sentence: str) -> Heard:
     """What ``sentence`` names."""
     text = " ".join(sentence.lower().split())
-    for pattern, count in COUNTS:
+    for pattern, count in (*COUNTS, (OF_NO_NAME, "")):
         text = pattern.sub(count, text)
-    money, people, tokens = DOLLARS.search(text) or UP_TO.search(text), PEOPLE.search(text), TOKENS.search(text)
+    budget = UP_TO.search(text)
+    if budget is not None and _device(budget[1] + budget[2]) is not None:
+        budget = None  # "for 4090"
+    money, people, tokens = DOLLARS.search(text) or budget, PEOPLE.search(text), TOKENS.search(text)
+    within = WITHIN.search(text)
     context, ram, form = CONTEXT.search(text), RAM.search(text), FORMAT.search(text)
     rest = text
     for found in (money, people, tokens, context, ram):
         rest = rest.replace(found[0], " ; ") if found else rest
-    gpus, model = _named(rest)
+    gpus, model = _named(QUANTITY.sub(" ; ", rest))
     size = SIZE.search(rest)
     if model is None and size is not None:
         model = next(name for most, name in BY_SIZE if float(size[1]) <= most)
-    budget = None
+    usd = None
     if money is not None:
         number, thousands = next((money[i], money[i + 1]) for i in range(1, len(money.groups()), 2) if money[i])
-        budget = float(number.strip(".,").replace(",", "")) * (1000 if thousands else 1)
-    memory = f"{ram[1]}GB" if ram else None
-    if memory and len(gpus) == 1 and (sized := _device(f"{gpus[0]} {memory}")) is not None:
+        usd = float(number.strip(".,").replace(",", "")) * (1000 if thousands else 1)
+    memory, stands = f"{ram[1]}GB" if ram else None, ""
+    if memory and len(gpus) == 1 and not re.match(CPUS, gpus[0]) and (sized := _device(f"{gpus[0]} {memory}")) is not None:
         gpus, memory = (sized,), None  # the memory of a chip that is sold with several sizes
+    if not gpus and (held := GIGABYTES.search(rest)) is not None:
+        gpus = (_with_memory(float(held[1]), text),)
+        stands = f"No GPU is named: {gpus[0]} stands for one with {held[1]} GB"
     return Heard(
         text,
         gpus,
         model,
         _does(model, text),
-        budget,
+        usd,
         int(people[1].replace(",", "")) if people else None,
         tokens[1].replace(" ", "").upper() if tokens else None,
         (context[1] or context[2]).replace(" ", "") if context else None,
         re.sub(r"[\s-]*bits?", "", form[1]) if form else None,
         memory,
+        f"{float(within[1]) * DAYS[within[2]]:g}d" if within else None,
+        stands,
     )
+
+
+def _with_memory(gb: float, text: str) -> str:
+    """A usual device with so much memory."""
+    if re.search(r"\bmacs?\b|macbook|apple", text):
+        chip = next(chip for most, chip in MACS if gb <= most)
+        return _device(f"{chip} {gb:g}gb") or _device(chip) or chip
+    return next((name for most, name in BY_MEMORY if gb <= most), BY_MEMORY[-1][1])
 
 
 def _does(model: str | None, text: str) -> str:
@@ -157,7 +203,7 @@ def _named(text: str) -> tuple[tuple[str, ...], str | None]:
             run = words[at : at + n]
             if not JOINTS.isdisjoint(run):
                 continue
-            if (gpu := _device(" ".join(run))) is not None:
+            if (gpu := _device(" ".join(run))) is not None and not _says_nothing(run, gpu):
                 gpus.append(gpu)
                 break
             if model is None and (model := _model(run)) is not None:
@@ -170,14 +216,46 @@ def _named(text: str) -> tuple[tuple[str, ...], str | None]:
     return tuple(dict.fromkeys(gpus)), model or unknown
 
 
-JOINTS = frozenset(re.findall(r"\S+", ", a an the my on for in with of to and or vs at by is can i it run fit train serve"))
+JOINTS = frozenset(
+    re.findall(r"\S+", ", a an the my on for in with of to and or vs at by is can i it run fit train serve model models from")
+)
 """Words that stand in no name."""
 
 
+CPUS = r"(?:amd |intel )?(?:ryzen|threadripper|epyc|core|xeon|raspberry|i[3579]-\d)"
+"""How the names of processors begin."""
+
+
+def _says_nothing(run: list[str], gpu: str) -> bool:
+    """Whether the last of the words is no part of the name: without it they name the same."""
+    shorter = _device(" ".join(run[:-1])) if len(run) > 1 and not re.search(r"\d", run[-1]) else None
+    return shorter is not None and _meant(shorter) == _meant(gpu)
+
+
+def _meant(name: str) -> tuple[str, int]:
+    from gpuwise.facts.hardware.naming import USUAL, find_cluster
+
+    with suppress(InputError):
+        cluster = find_cluster(name, prefer=USUAL)
+        return cluster.accelerator.id, cluster.n_accelerators
+    return name, 1  # a processor
+
+
 def _device(name: str) -> str | None:
-    """``name`` as ``--on`` takes it; None where it is no GPU."""
+    """``name`` as ``--on`` takes it; None where it is no device. ``8 h100s`` are 8xh100."""
+    from gpuwise.facts.hardware.cpus import find_cpu
     from gpuwise.facts.hardware.naming import USUAL, find_cluster, known_devices
 
+    if (counted := re.fullmatch(r"(\d+)\s?x?\s(\D*\d.*)", name)) and (one := _device(counted[2])) is not None:
+        return one if counted[1] == "1" or re.match(r"\d+x", one) else f"{counted[1]}x{one}"
+    if name.endswith("s") and name not in known_devices() and (one := _device(name[:-1])) is not None:
+        return one
+    if re.match(CPUS, name):
+        with suppress(InputError):
+            try:
+                return find_cpu(name).id
+            except AmbiguousNameError as several:
+                return several.candidates[-1]
     if SIZE.fullmatch(name) or not (re.search(r"\d", name) or name in known_devices()):
         return None
     try:
@@ -193,7 +271,7 @@ def _device(name: str) -> str | None:
 
 def _model(words: list[str]) -> str | None:
     """The model that the words name; a word without a digit only in full, as people write it."""
-    from gpuwise.facts.models.catalogue import find_model, known_names
+    from gpuwise.facts.models.catalogue import known_names
     from gpuwise.facts.models.convnets import known_convnet
     from gpuwise.facts.models.denoisers import known_denoiser
 
@@ -202,13 +280,22 @@ def _model(words: list[str]) -> str | None:
         if (found := known_denoiser(spelling) or known_convnet(spelling)) is not None:
             return found.id
         if spelling in known_names():
-            return find_model(spelling).id
+            return _usual_of(spelling)
     ends_with_gpu = len(words) > 1 and _device(words[-1]) is not None
     if re.search(r"[a-z].*\d|\d.*[a-z]", name) and not SIZE.fullmatch(name) and not ends_with_gpu:
         with suppress(InputError):
-            try:
-                return find_model(name).id
-            except AmbiguousNameError as several:
-                usual = {model for _, model in BY_SIZE}
-                return next((one for one in several.candidates if one in usual), several.candidates[-1])
+            return _usual_of(name)
     return None
+
+
+def _usual_of(name: str) -> str:
+    """The model that most people mean by ``name``. Raises UnknownNameError."""
+    from gpuwise.facts.models.catalogue import find_model
+
+    try:
+        return find_model(name).id
+    except AmbiguousNameError as several:
+        if several.usual:
+            return several.candidates[0]
+        usual = {model for _, model in BY_SIZE}
+        return next((one for one in several.candidates if one in usual), several.candidates[-1])

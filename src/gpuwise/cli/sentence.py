@@ -12,7 +12,7 @@ from pathlib import Path
 
 from gpuwise.cli.asked import asking
 from gpuwise.cli.heard import TEXT, Heard, hear
-from gpuwise.errors import InputError, nearest_names
+from gpuwise.errors import GpuwiseError, InputError, nearest_names
 from gpuwise.files import read_text
 
 RUNS = ("profile", "tune", "memory")
@@ -62,6 +62,8 @@ def answer(words: Sequence[str], ask: Callable[[Sequence[str]], int]) -> int:
     sys.stdout.write(f"\nAsked:  {first.line}\n")
     if heard.model is None and heard.model_or_example in first.words:
         sys.stdout.write(f"No model is named: {heard.model_or_example} stands for it\n")
+    if heard.stands and heard.on in first.words:
+        sys.stdout.write(f"{heard.stands}\n")
     _print(found[1:])
     return code
 
@@ -80,7 +82,7 @@ def _offers(sentence: str, heard: Heard) -> list[Offer]:
     found: list[Offer] = []
     for pattern, make in RULES:
         if re.search(pattern, heard.text) and not (found and make is _plan):
-            found += [offer for offer in make(heard) if offer not in found]
+            found += [offer for offer in make(heard) if offer.words not in {one.words for one in found}]
     found = found or list(_of_names(heard))
     if not found:
         raise InputError(
@@ -92,7 +94,9 @@ def _offers(sentence: str, heard: Heard) -> list[Offer]:
 
 def _of_names(h: Heard) -> Iterator[Offer]:
     """For names without a question."""
-    if h.gpus and (h.model is not None or h.does != TEXT):
+    if h.gpus and h.ram:
+        yield from _run(h)
+    elif h.gpus and (h.model is not None or h.does != TEXT):
         yield Offer("What can I do with it there?", ("fit", h.model_or_example, *h.on_gpus))
     elif h.model is not None and h.ram:
         yield from _memory(h)
@@ -113,15 +117,42 @@ def _run(h: Heard) -> Iterator[Offer]:
         yield Offer("Does it run there?", ("fit", h.model_or_example, *h.on_gpus, *given, "--for", "run"))
 
 
+CHOOSES = (
+    r"(?:which|what|best|cheapest) (?:\w+ )?(?:gpus?|cards?|graphics|hardware|way)\b|\bbuy\b|under [$€£]|budget|"
+    r"should i get|cheaply"
+)
+"""Asks which GPU."""
+
+
 def _finetune(h: Heard) -> Iterator[Offer]:
-    if h.gpus or h.budget_usd is None:
-        whole = re.search(r"full(?:y)? (?:parameter |weight )?(?:fine.?tun)|all (?:the )?weights|every weight", h.text)
-        quantized = ("--qlora",) if "qlora" in h.text else ()
-        if h.tokens and re.search(r"how long|hours|days|cost|how much", h.text):
-            way = () if whole else quantized or ("--lora",)
-            yield Offer("How long does it take?", ("plan", h.model_or_example, *h.on_gpus, "--tokens", h.tokens, *way))
-        purpose = "train" if whole else "finetune"
-        yield Offer("Can I fine-tune it there?", ("fit", h.model_or_example, *h.on_gpus, "--for", purpose, *quantized))
+    if re.search(r"\b(?:grpo|rloo|ppo|dpo)\b", h.text):
+        return
+    whole = re.search(r"full(?:y)? (?:parameter |weight )?(?:fine.?tun)|all (?:the )?weights|every weight", h.text)
+    quantized = ("--qlora",) if "qlora" in h.text else ()
+    if h.tokens and re.search(r"how long|hours|days|cost|how much", h.text):
+        way = () if whole else quantized or ("--lora",)
+        yield Offer("How long does it take?", ("plan", h.model_or_example, *h.on_gpus, "--tokens", h.tokens, *way))
+    if not h.gpus and not re.search(CHOOSES, h.text) and not _has_gpu():
+        yield from _pick(h)
+    elif h.gpus or (h.budget_usd is None and not re.search(CHOOSES, h.text)):
+        both = whole and re.search(r"\blora", h.text)
+        purpose = () if both else ("--for", "train" if whole else "finetune")
+        yield Offer("Can I fine-tune it there?", ("fit", h.model_or_example, *h.on_gpus, *purpose, *quantized))
+
+
+def _has_gpu() -> bool:
+    """Whether this machine has a GPU."""
+    from gpuwise.facts.hardware.this import this_cluster
+
+    with suppress(GpuwiseError):
+        return bool(this_cluster("this"))
+    return False
+
+
+def _learn_from_answers(h: Heard) -> Iterator[Offer]:
+    """Preference tuning and reinforcement learning."""
+    for purpose in re.findall(r"\b(grpo|rloo|ppo|dpo)\b", h.text)[:1]:
+        yield Offer("How long does an update take?", ("plan", h.model_or_example, *h.on_gpus, "--for", purpose))
 
 
 PURPOSES = (
@@ -135,6 +166,8 @@ TRAINS = r"\btrain|fine.?tun|lora"
 
 
 def _pick(h: Heard) -> Iterator[Offer]:
+    if h.users and h.budget_usd is None:
+        return  # capacity looks for the GPUs
     budget = () if h.budget_usd is None else ("--budget", f"{h.budget_usd:g}")
     purpose = next((name for name, words in PURPOSES if re.search(words, h.text)), "infer") if h.does == TEXT else h.does
     model = () if purpose == "learn" else (h.model_or_example,)
@@ -143,7 +176,7 @@ def _pick(h: Heard) -> Iterator[Offer]:
         ("--rent",)
         if re.search(r"\brent|cloud", h.text)
         else ("--own",)
-        if re.search(r"\bbuy|\bown|card", h.text) or budget
+        if re.search(r"\bbuy|\bto own|card", h.text) or budget
         else ()
     )
     yield Offer(f"Which GPU should I get to {purpose}?", ("pick", *model, "--for", purpose, *tokens, *budget, *how))
@@ -175,11 +208,17 @@ def _memory(h: Heard) -> Iterator[Offer]:
 
 def _plan(h: Heard) -> Iterator[Offer]:
     tokens = ("--tokens", h.tokens) if h.tokens else ("--tokens", "1B") if h.gpus else ()
-    yield Offer("How long and how much does it take to train?", ("plan", h.model_or_example, *h.on_gpus, *tokens))
+    within = ("--deadline", h.deadline) if h.deadline else ()
+    yield Offer("How long and how much does it take to train?", ("plan", h.model_or_example, *h.on_gpus, *tokens, *within))
 
 
 def _own(h: Heard) -> Iterator[Offer]:
     yield Offer("Rent or own?", ("cost", "own", "--on", h.on if h.gpus else "H100-SXM"))
+
+
+def _energy(h: Heard) -> Iterator[Offer]:
+    if h.gpus and h.model is None:
+        yield Offer("How much power and energy do they take?", ("cost", "own", *h.on_gpus, "--energy"))
 
 
 def _compare(h: Heard) -> Iterator[Offer]:
@@ -225,7 +264,7 @@ def _command(question: str, *words: str) -> Callable[[Heard], Iterator[Offer]]:
 RULES: tuple[tuple[str, Callable[[Heard], Iterator[Offer]]], ...] = (
     (r"what|explain|meaning", _explain),
     (
-        r"(?:what|which) (?:\w+ )?(?:models?|llms?)|what can (?:i|my|it|an?) (?:\S+ )?run|what runs",
+        r"(?:what|which|best) (?:\w+ )?(?:models?|llms?)|what can (?:i|my|it|an?) (?:\S+ )?run|what runs",
         lambda h: iter([Offer("Which models run on it?", ("models", "--on", h.on))] if h.model is None else ()),
     ),
     (r"\bout of memory|\boom\b", _command("What filled the GPU's memory?", "memory", "--help")),
@@ -233,19 +272,27 @@ RULES: tuple[tuple[str, Callable[[Heard], Iterator[Offer]]], ...] = (
     (r"slow|faster|speed up", _script("What makes my script faster?", "tune")),
     (r"slow|bottleneck|\bidle|utili[sz]ation", _command("What are the GPUs doing now?", "top")),
     (
-        r"ready|set.?up|install|driver|cuda (?:error|not|is)|not (?:found|detected|recogni)|no gpu",
+        r"ready|set.?up|install|driver|cuda (?:error|not|is)|not (?:found|detected|recogni)|no gpu|"
+        r"(?:gpu|card) (?:\w+ )?(?:working|broken|healthy|ok)",
         _command("Is this machine ready?", "doctor"),
     ),
+    (r"\bpower\b|\bwatts?\b|electricity|\benergy", _energy),
     (r"\brent\b.*\bor\b.*\b(?:buy|own)\b|\b(?:buy|own)\b.*\bor\b.*\brent\b", _own),
     (r"(?:how much|what) (?:\w+ )?(?:v?ram|memory)\b|\bv?ram (?:requirement|need|usage)", _memory),
+    (r"\b(?:grpo|rloo|ppo|dpo)\b", _learn_from_answers),
     (r"fine.?tun|\blora|qlora|adapt", _finetune),
-    (r"(?:which|what|best|cheapest) (?:\w+ )?(?:gpu|card|graphics)|\bbuy\b|under [$€£]|budget|should i get", _pick),
-    (r"\bserv|\d (?:\w+ )?(?:people|users)|how many (?:\w+ )?(?:people|users|requests)|requests|deploy|production", _serve),
+    (CHOOSES, _pick),
+    (
+        r"\bserv(?:e|es|ing)\b|\d (?:\w+ )?(?:people|users)|how many (?:\w+ )?(?:people|users|requests)|requests|deploy|"
+        r"production|throughput",
+        _serve,
+    ),
     (r"how many (?!(?:\w+ )?(?:tokens|users|people|requests))", _how_many),
-    (r"compare|\bvs\b|versus|better|\bor\b", _compare),
+    (r"compare|\bvs\b|versus|better|\bor\b|worth|over|instead|upgrade", _compare),
     (r"\btrain|pre.?train", _plan),
     (
-        r"\brun\b|infer|chat|\bfits?\b|load|ollama|llama\.cpp|local|tokens (?:per|a) second|tok/s|how fast|transcrib|generat",
+        r"\brun\b|infer|chat|\bfits?\b|load|ollama|llama\.cpp|local|tokens (?:per|a) second|tok/s|how fast|speed|"
+        r"transcrib|generat|enough|vllm|sglang|quantiz",
         _run,
     ),
     (r"rent|own|cost|price|much", _prices),

@@ -252,10 +252,9 @@ def capacity(
 
         ranked, answer = ranked.answered(ask, load, targets, demand, within)
         answer = _finished(answer, explain)
-        if answer.served is not None:
-            answer = replace(answer, cluster=answer.served.fleet.cluster)  # fewer accelerators were not requested
+        is_open = True
     else:
-        from gpuwise.facts.hardware.naming import USUAL, find_cluster
+        from gpuwise.facts.hardware.naming import USUAL, find_cluster, is_counted
 
         cluster = find_cluster(on, prefer=USUAL)
         if calibrated:
@@ -264,6 +263,9 @@ def capacity(
             wanted = replace(wanted, slowdown=learnt(arch.id, wanted.engine, cluster.accelerator.id))
         whole = Question(arch, cluster, load, targets, demand, today, wanted, held.price, held.provider)
         answer = _finished(_enough(on, whole), None if sent.measure is not None else explain)
+        is_open = bool(demand.users or demand.rate_per_s) and not is_counted(on)
+    if is_open and answer.served is not None:
+        answer = replace(answer, cluster=answer.served.fleet.cluster)  # fewer accelerators were not requested
     if sent.measure is not None:
         from gpuwise.cli.capacity.measure import measure_server
         from gpuwise.serve.measure.run import Bounds

@@ -51,7 +51,6 @@ _DECORATION = frozenset(
 _RELEASE = re.compile(r"\d(?:\.\d)?|2[3-6](?:0[1-9]|1[0-2])")
 """The number of a version (v0.1), or a yymm date (2407)."""
 _LONGEST_NAME = 200
-_MOST_CANDIDATES = 12
 _HINT = (
     "give a name like llama-3.1-8b, the path of a Hugging Face config.json, or dimensions like "
     "layers=32,hidden=4096,heads=32,ffn=14336,vocab=128256"
@@ -272,7 +271,4 @@ def _only(name: str, ids: Iterable[str], usual: str | None) -> str:
     candidates = sorted(ids, key=lambda one: (one != usual, _by_size(one)))
     if len(candidates) == 1:
         return candidates[0]
-    shown = candidates[:_MOST_CANDIDATES]
-    if len(candidates) > len(shown):
-        shown.append(f"{len(candidates) - len(shown)} more")
-    raise AmbiguousNameError("model", name[:80], shown, usual=shown[0] == usual)
+    raise AmbiguousNameError("model", name[:80], candidates, usual=candidates[0] == usual)

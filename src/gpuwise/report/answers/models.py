@@ -170,11 +170,13 @@ def _one(a: At) -> Answer:
     notes = [n for n in (a["published_note"], *a["notes"]) if n.value]
     columns = [Column("part", words=True), Column("parameters")]
     named = ["gpuwise", "fit", a["id"].text, "--on", "4090"] if a["family"].value else []
+    about = ", ".join([a["kind"].text, f"id {a['id'].text}", *([a["license"].text] if a["license"].value else [])])
+    counted: Phrase = (_whole(count), " parameters", beside)
     return Answer(
         "models",
-        (f"{a['name'].text}: ", _whole(count), " parameters", beside),
+        _takes(a) or (f"{a['name'].text}: ", counted),
         "",
-        ", ".join([a["kind"].text, f"id {a['id'].text}", *([a["license"].text] if a["license"].value else [])]),
+        (counted, f"; {about}") if a["memory"] else about,
         list(_dimensions(a)),
         [
             *([Section("memory", TITLES["memory"], [_memory(a["memory"])], first=True)] if a["memory"] else []),
@@ -184,6 +186,21 @@ def _one(a: At) -> Answer:
         ],
         Command("What it needs on a GPU", named, command="fit", sets={"on": "4090"}),
     )
+
+
+def _takes(a: At) -> Phrase:
+    """The memory to run it, in a usual format and as it is published; nothing where no format is known."""
+    rows = {r["weights"].text: r["contexts"][0] for r in a["memory"]} if a["memory"] else {}
+    if not rows:
+        return ""
+    first, usual = next(iter(rows)), USUAL_FORMAT if USUAL_FORMAT in rows else next(iter(rows))
+    whole: Phrase = (", ", rows[first]["memory_bytes"], f" in {first}") if first != usual else ""
+    tokens = f"{rows[usual]['context'].number:,.0f}"
+    return f"{a['name'].text} takes ", rows[usual]["memory_bytes"], f" in {usual}", whole, f", with {tokens} tokens of context"
+
+
+USUAL_FORMAT = "Q4_K_M"
+"""What Ollama and LM Studio fetch where none is named."""
 
 
 def _memory(rows: At) -> Table:
