@@ -35,11 +35,22 @@ def test_json_has_the_phases(capsys: pytest.CaptureFixture[str]) -> None:
     [
         ("--for grpo --tokens 1B", "--steps"),
         ("--for grpo --seq 4096", "--seq means nothing for --for grpo"),
-        ("--for lora --group 8", "--group is for algorithms"),
+        ("--for lora --group 8", "--group is for trainings"),
         ("--for grppo", "grpo"),
+        ("--for embed --prompts 64", "--global-batch and --seq"),
+        ("--for distill --teacher stored --tokens 1B --steps 10", "two lengths"),
         ("--for grpo --stack nanogpt", "nanogpt has no GRPO"),
     ],
 )
 def test_what_means_nothing_is_refused(words: str, message: str, gpuwise: Callable[..., Any]) -> None:
     ran = gpuwise("plan", "gpt2" if "nanogpt" in words else "qwen2.5-7b", "--on", "8xH100-SXM", *words.split())
     assert ran.code == 2 and message in ran.err
+
+
+@pytest.mark.parametrize("words", ["--for grpo --response 1024", "--for embed", "--for distill --teacher qwen2.5-14b"])
+def test_fit_names_what_fills_the_memory_and_cost_its_bill(words: str, gpuwise: Callable[..., Any]) -> None:
+    asked = ["qwen2.5-1.5b", "--on", "8xH100-SXM", *words.split()]
+    fit = gpuwise("fit", *asked)
+    assert fit.code == 0 and " fits, " in fit.out.splitlines()[0] and "optimizer" in fit.out
+    cost = gpuwise("cost", "run", *asked, "--steps", "100")
+    assert cost.code == 0 and "The bill" in cost.out

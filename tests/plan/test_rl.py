@@ -1,8 +1,11 @@
-"""Reinforcement learning: a step's phases, its memory, what is refused."""
+"""Trainings whose step has phases: a step's phases, its memory, what is refused."""
 
 from __future__ import annotations
 
+import json
+import tomllib
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,10 +14,12 @@ from gpuwise.errors import InputError, LayoutError
 from gpuwise.facts.hardware.naming import find_cluster
 from gpuwise.facts.models.catalogue import find_model
 from gpuwise.plan.goal import Wishes
-from gpuwise.plan.rl.answer import RlWishes, make_rl, recipe_of
+from gpuwise.plan.rl.answer import RlWishes, make_rl, plan_rl, recipe_of
+from gpuwise.plan.rl.settings import options_of, settings_of
 from gpuwise.plan.rl.step import SLOWDOWN, Recipe, Rollouts, at_length, rl_step
 from gpuwise.workload.strategy import Strategy
 from gpuwise.workload.tasks import find_task
+from gpuwise.workload.transformer.parameters import count_parameters
 
 MODEL, NODE = find_model("qwen2.5-7b"), find_cluster("8xH100-SXM")
 FSDP = Wishes(stack="hf-fsdp")
@@ -81,7 +86,12 @@ def test_sequences_are_packed_to_the_same_tokens() -> None:
         ({"engine_gpus": 8}, Wishes(), "leaves nothing to train on"),
         ({"task": "ppo"}, Wishes(stack="unsloth"), "unsloth has no PPO"),
         ({"task": "dpo", "group": 4}, Wishes(), "compares pairs"),
-        ({"task": "lora"}, Wishes(), "learns from no responses"),
+        ({"task": "lora"}, Wishes(), "has no phases"),
+        ({"task": "distill"}, Wishes(), "needs a teacher"),
+        ({"task": "grpo", "teacher": "qwen2.5-14b"}, Wishes(), "has no teacher"),
+        ({"task": "distill", "teacher": "llama-3.1-70b"}, Wishes(), "vocabulary of 128,256"),
+        ({"task": "embed", "response_tokens": 200_000}, Wishes(), "texts of 200,000 tokens are longer"),
+        ({"task": "distill", "teacher": "stored", "group": 2}, Wishes(), "reads texts, not groups"),
     ],
 )
 def test_what_cannot_be_meant_is_refused_with_a_hint(asked: dict[str, Any], wishes: Wishes, message: str) -> None:
@@ -95,9 +105,71 @@ def test_what_does_not_fit_is_refused_with_its_size() -> None:
         make_rl("qwen3-4b", "A100-80GB-SXM", RlWishes("grpo"))
 
 
-@pytest.mark.parametrize("task", ["grpo", "ppo", "rloo", "dpo"])
+ALL = {
+    "dpo": {"trl 1.16", "OpenRLHF 0.11"},
+    "grpo": {"trl 1.16", "verl 0.8", "OpenRLHF 0.11", "SkyRL 0.3"},
+    "rloo": {"trl 1.16", "verl 0.8", "OpenRLHF 0.11", "SkyRL 0.3"},
+    "ppo": {"verl 0.8", "OpenRLHF 0.11", "SkyRL 0.3"},
+    "opd": {"trl 1.16"},
+    "distill": {"trl 1.16 GKD"},
+    "embed": {"sentence-transformers 6.2"},
+}
+ACCEPTED: dict[str, str] = json.loads(Path(__file__).with_name("rl_options.json").read_text(encoding="utf-8"))
+
+
+def _asked(task: str, **more: Any) -> RlWishes:
+    found = find_task(task)
+    return RlWishes(task, prompts=64, response_tokens=512, teacher="qwen2.5-14b" if found.teacher else None, **more)
+
+
+@pytest.mark.parametrize("task", ALL)
 def test_the_document_has_settings_of_the_programs_that_have_the_algorithm(task: str) -> None:
-    document = make_rl(MODEL, NODE, RlWishes(task, prompts=64, response_tokens=1024))
-    assert set(document["settings"]) == {"ppo": {"verl 0.8"}, "dpo": {"trl 1.16"}}.get(task, {"trl 1.16", "verl 0.8"})
+    document = make_rl("qwen2.5-1.5b", NODE, _asked(task))
+    assert set(document["settings"]) == ALL[task]
     assert document["time_s"]["expected"] >= document["goal"]["steps"] * document["step_time_s"]["expected"]
     assert document["memory_bytes"] <= document["device_bytes"]
+    assert sum(document["memory_parts_bytes"].values()) >= 0.9 * document["memory_phases_bytes"]["update"]
+
+
+@pytest.mark.parametrize("lora", [0, 16])
+@pytest.mark.parametrize(("task", "engine_gpus"), [*((task, 0) for task in ALL), ("grpo", 4), ("ppo", 4), ("opd", 4)])
+def test_each_program_has_the_options_that_are_written(task: str, engine_gpus: int, lora: int) -> None:
+    planned = plan_rl("qwen2.5-1.5b", NODE, _asked(task, engine_gpus=engine_gpus), Wishes(lora_rank=lora))
+    written = options_of(planned.arch, planned.step, planned.steps)
+    assert bool(engine_gpus) == ("prime-rl 0.8" in written) or task == "ppo"
+    for program, options in written.items():
+        lists = (ACCEPTED.get(name, "") for name in ("Trainer", program, f"{program} {task}"))
+        assert set(options) <= set(" ".join(lists).split()), program
+
+
+def test_settings_are_written_as_the_programs_read_them() -> None:
+    planned = plan_rl("qwen2.5-1.5b", NODE, _asked("grpo", engine_gpus=4))
+    lines = settings_of(planned.arch, planned.step, planned.steps)
+    prime = tomllib.loads("\n".join(lines["prime-rl 0.8"][1:]))
+    assert prime["deployment"] == {"num_train_gpus": 4, "num_infer_gpus": 4} and prime["orchestrator"]["batch_size"] == 256
+    assert "--train.async_enable" in " ".join(lines["OpenRLHF 0.11"]) and "SkyRL 0.3" not in lines
+
+
+def test_a_teacher_takes_memory_and_time() -> None:
+    asked = _asked("distill")
+    taught = plan_rl("qwen2.5-1.5b", NODE, asked).step
+    stored = plan_rl("qwen2.5-1.5b", NODE, replace(asked, teacher="stored")).step
+    assert set(taught.parts_s) - set(stored.parts_s) == {"teacher pass"}
+    assert taught.update_bytes["teacher"] == pytest.approx(2.0 * count_parameters(find_model("qwen2.5-14b")).total / 8)
+    larger = plan_rl("qwen2.5-1.5b", NODE, replace(asked, teacher="qwen2.5-32b")).step
+    assert larger.parts_s["teacher pass"] > 1.7 * taught.parts_s["teacher pass"]
+    assert sum(taught.parts_s.values()) == pytest.approx(taught.step_time_s.expected)
+
+
+def test_a_contrastive_batch_is_read_twice_unless_it_fits_at_once() -> None:
+    asked = RlWishes("embed", prompts=2048, response_tokens=512)
+    cached = plan_rl("bge-m3", find_cluster("4090"), asked).step
+    assert cached.training.strategy.accumulation > 1 and cached.recipe.rollouts.sequences == 3 * 2048
+    assert 0.15 < cached.parts_s["GradCache pass"] / cached.parts_s["update"] < 0.5
+    small = plan_rl("bge-small", NODE, replace(asked, prompts=64)).step
+    assert small.training.strategy.accumulation == 1 and set(small.parts_s) == {"update"}
+
+
+def test_an_embedding_has_no_head() -> None:
+    step = plan_rl("qwen3-embedding-0.6b", NODE, RlWishes("embed", prompts=64)).step
+    assert not step.update_bytes.get("logits")

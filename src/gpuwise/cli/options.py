@@ -235,8 +235,9 @@ class Training:
         str | None,
         Parameter(name="--for", converter=Converter(task), show_default="judged by adapters and tokens", metavar="TASK"),
     ] = None
-    """Task: pretrain, continue, full (fine-tune every weight), lora or finetune (adapters), qlora (on 4-bit weights); fit: also
-    run; plan: also dpo, grpo, rloo, ppo. It sets batch, sequence length, learning rate and software as such runs have."""
+    """Task: pretrain, continue, full (fine-tune every weight), lora or finetune (adapters), qlora (on 4-bit weights); plan and
+    fit: also dpo, grpo, rloo, ppo, distill, opd (on-policy distillation), embed; fit: also run. It sets batch, sequence length,
+    learning rate and software as such runs have."""
     seq: Length | None = None
     """Sequence length in tokens."""
     global_batch: Whole | None = None

@@ -9,6 +9,7 @@ from cyclopts import Parameter
 
 from gpuwise.cli.cost.input import Share, Span
 from gpuwise.cli.options import LEFT_OPEN, NOTHING_FIXED, Count, LayoutOptions, Money, Training, wishes_of
+from gpuwise.cli.plan.rollouts import NO_ROLLOUTS, RolloutOptions, has_phases, refuse_rollouts, rl_wishes
 from gpuwise.cli.reports import check_reports, report
 from gpuwise.cli.shown import options_shown
 from gpuwise.cli.step.options import OwnCode, is_own_code
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from gpuwise.money.cost import Price
     from gpuwise.money.run.changes import Change
     from gpuwise.money.run.cost import Run, RunCost
-    from gpuwise.plan.answer import Option, Plan
+    from gpuwise.plan.answer import Plan
 else:
     Shown = options_shown("cost run")
 
@@ -46,6 +47,7 @@ def run(
     spot: Annotated[bool, Parameter(negative="")] = False,
     pue: Annotated[Span | None, Parameter(metavar="RATIO")] = None,
     training: Training = LEFT_OPEN,
+    rollouts: RolloutOptions = NO_ROLLOUTS,
     fixed: LayoutOptions = NOTHING_FIXED,
     storage_price: Annotated[float | None, Parameter(metavar="USD")] = None,
     egress_gb: Annotated[float | None, Parameter(metavar="GB")] = None,
@@ -108,11 +110,29 @@ def run(
         raise InputError("the samples to train on are missing", hint="--samples 1.28M for an epoch of ImageNet")
     if own and tokens is not None:
         raise InputError("--tokens are for models of text in the catalogue", hint="give --samples")
-    if not own and tokens is None:
+    phases = has_phases(training.purpose)
+    if not own and tokens is None and not phases:
         raise InputError("the tokens to train on are missing", hint="--tokens 15B; to serve it, --rate 20/s or --users 500")
     check_reports(html, svg)
     today = datetime.date.today()
     place, site = _place(country, provider)
+
+    def whole(run: Run) -> Run:
+        usd = _spot(run.cluster, run.price, today, provider) if spot else None
+        return _run(run, storage, place, site, usd, eval_share, egress_gb, None if pue is None else pue[0])
+
+    storage = _storage(provider, storage_price)
+    if phases:
+        from gpuwise.plan.rl.answer import plan_rl
+
+        asked = rl_wishes(rollouts, training, fixed, tokens)
+        planned = plan_rl(model, on, *asked, usd_per_hour=rent_price, provider=provider, today=today)
+        cost = run_cost(whole(planned.run))
+        named = {"id": planned.arch.id, "name": planned.arch.name}
+        about = {"model": named, "tokens": planned.tokens, "assumed": list(planned.assumed), "warnings": []}
+        _show(about, cost, changes(cost, today), shown, html=html, svg=svg, json=json)
+        return 0
+    refuse_rollouts(rollouts)
     plan: Plan[Any]
     if samples is None:
         wishes = wishes_of(training, fixed, tokens=tokens)
@@ -136,32 +156,50 @@ def run(
             f"{amount} on {best.cluster.label} take {best.time_s.expected / YEAR_S:,.0f} years",
             hint=f"name more accelerators or fewer {amount.rpartition(' ')[2]}",
         )
-    storage = _storage(provider, storage_price)
-    spot_usd = _spot(best.cluster, best.price, today, provider) if spot else None
-    cost = run_cost(_run(plan, best, storage, place, site, spot_usd, eval_share, egress_gb, None if pue is None else pue[0]))
-    other = changes(cost, today)
-    from gpuwise.report.answers.costs import run_answer
+    from gpuwise.plan.whole_run import run_of, run_of_step
 
-    report(_document(plan, cost, other), run_answer, shown, json=json, html=html, svg=svg)
+    cost = run_cost(
+        whole(
+            run_of(plan.goal.arch, best.cluster, best.estimate, plan.tokens, best.price)
+            if plan.samples is None
+            else run_of_step(plan.step.capture, best)
+        )
+    )
+    _show(_about(plan, cost), cost, changes(cost, today), shown, html=html, svg=svg, json=json)
     return 0
 
 
-def _document(plan: Plan[Any], cost: RunCost, other: Sequence[Change]) -> dict[str, Any]:
+def _about(plan: Plan[Any], cost: RunCost) -> dict[str, Any]:
+    """What the bill is of."""
     from gpuwise.money.run.cost import published_usd
-    from gpuwise.money.run.document import run_document
-    from gpuwise.plan.cluster_document import cluster_document
 
     own = plan.samples is not None
     return {
         "model": {"id": None if own else plan.goal.arch.id, "name": plan.name},
         **({"samples": plan.samples, "batch": plan.step.batch} if own else {"tokens": plan.tokens}),
-        "cluster": cluster_document(cost.run.cluster),
         "assumed": [] if own else list(plan.goal.assumed),
         "warnings": list(plan.warnings),
         "published": list(plan.published),
         "published_usd": list(published_usd(plan.goal.arch.id, cost.run, plan.tokens)) if plan.published else [],
-        **run_document(cost, other),
     }
+
+
+def _show(
+    about: dict[str, Any],
+    cost: RunCost,
+    other: Sequence[Change],
+    shown: Shown | None,
+    *,
+    html: Path | None,
+    svg: Path | None,
+    json: bool,
+) -> None:
+    from gpuwise.money.run.document import run_document
+    from gpuwise.plan.cluster_document import cluster_document
+    from gpuwise.report.answers.costs import run_answer
+
+    document = {**about, "cluster": cluster_document(cost.run.cluster), **run_document(cost, other)}
+    report(document, run_answer, shown, json=json, html=html, svg=svg)
 
 
 def _place(country: str | None, provider: str | None) -> tuple[Grid | None, Site | None]:
@@ -206,8 +244,7 @@ def _spot(cluster: Cluster, price: Price | None, today: object, provider: str | 
 
 
 def _run(
-    plan: Plan[Any],
-    best: Option[Any],
+    run: Run,
     storage: StoragePrice,
     grid: Grid | None,
     site: Site | None,
@@ -216,15 +253,11 @@ def _run(
     egress_gb: float | None,
     pue: float | None,
 ) -> Run:
-    """The plan's own run, with this command's options."""
+    """The run with this command's options."""
     from dataclasses import replace
 
-    from gpuwise.plan.whole_run import run_of, run_of_step
-
     return replace(
-        run_of(plan.goal.arch, best.cluster, best.estimate, plan.tokens, best.price)
-        if plan.samples is None
-        else run_of_step(plan.step.capture, best),
+        run,
         storage=storage,
         grid=grid,
         site=site,

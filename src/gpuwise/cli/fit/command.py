@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 
 from gpuwise.cli.options import LEFT_OPEN, NOTHING_FIXED, LayoutOptions, Length, Training, wishes_of
+from gpuwise.cli.plan.rollouts import NO_ROLLOUTS, RolloutOptions, has_phases, refuse_rollouts, rl_wishes
 from gpuwise.cli.reports import report
 from gpuwise.cli.shown import options_shown, parts_shown
 from gpuwise.cli.step.options import NO_CODE, OwnCode, is_own_code, refuse_arguments, refuse_own
@@ -35,6 +36,7 @@ def fit(
     weights: Annotated[str | None, Parameter(show_default="the best that fits", metavar="FORMAT")] = None,
     ram: Annotated[str | None, Parameter(metavar="MEMORY")] = None,
     training: Training = LEFT_OPEN,
+    rollouts: RolloutOptions = NO_ROLLOUTS,
     fixed: LayoutOptions = NOTHING_FIXED,
     code: OwnCode = NO_CODE,
     shown: Shown | None = None,
@@ -72,7 +74,14 @@ def fit(
     purpose, training = training.purpose, replace(training, purpose=None)
     if (drawn := _drawn(model, purpose)) is not None:
         return _job(drawn, on, ram, shown, json=json)
-    options = training != LEFT_OPEN or fixed != NOTHING_FIXED or code != NO_CODE or bool(arguments) or is_own_code(model)
+    options = (
+        training != LEFT_OPEN
+        or rollouts != NO_ROLLOUTS
+        or fixed != NOTHING_FIXED
+        or code != NO_CODE
+        or bool(arguments)
+        or is_own_code(model)
+    )
     use = purpose or ("own" if options else _of_parts(shown))
     if use in (None, "run"):
         refuse_own(code)
@@ -87,6 +96,16 @@ def fit(
                 f"{name} is for running", hint=f"add --for run; {other.get(name, 'of a training it is --precision')}"
             )
     device = on or "this"
+    if has_phases(purpose):
+        from gpuwise.plan.rl.answer import make_rl
+        from gpuwise.report.answers.rl import rl_fit_answer
+
+        refuse_own(code)
+        refuse_arguments(arguments)
+        asked = rl_wishes(rollouts, replace(training, purpose=purpose), fixed)
+        report(make_rl(model, device, *asked), rl_fit_answer, shown, json=json)
+        return 0
+    refuse_rollouts(rollouts)
     training = replace(training, purpose=None if purpose == "train" else purpose)
     if is_own_code(model):
         from gpuwise.cli.step.fit import fit_own

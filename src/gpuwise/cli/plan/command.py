@@ -16,7 +16,7 @@ from gpuwise.cli.options import (
     Training,
     wishes_of,
 )
-from gpuwise.cli.plan.rollouts import NO_ROLLOUTS, RolloutOptions, plan_rollouts, refuse_rollouts
+from gpuwise.cli.plan.rollouts import NO_ROLLOUTS, RolloutOptions, has_phases, refuse_rollouts, rl_wishes
 from gpuwise.cli.reports import report
 from gpuwise.cli.shown import options_shown
 from gpuwise.cli.step.options import NO_CODE, OwnCode, is_own_code, refuse_arguments, refuse_own
@@ -94,15 +94,21 @@ def plan(
         )
     refuse_own(code)
     refuse_arguments(arguments)
-    from gpuwise.workload.tasks import find_task
-
-    if training.purpose is not None and find_task(training.purpose).prompts:
-        if (tokens, samples, deadline, budget) != (None,) * 4 or exhaustive:
+    if has_phases(training.purpose):
+        if (samples, deadline, budget) != (None,) * 3 or exhaustive:
             raise InputError(
-                f"--tokens, --samples, --deadline, --budget and --exhaustive mean nothing for --for {training.purpose}",
+                f"--samples, --deadline, --budget and --exhaustive mean nothing for --for {training.purpose}",
                 hint="its length is --steps 500",
             )
-        return plan_rollouts(model, on, rollouts, training, fixed, price=price, provider=provider, shown=shown, json=json)
+        from gpuwise.plan.rl.answer import make_rl
+        from gpuwise.report.answers.rl import rl_answer
+
+        if on is None:
+            raise InputError(f"--for {training.purpose} needs GPUs", hint="name them with --on 8xH100-SXM")
+        asked = rl_wishes(rollouts, training, fixed, tokens)
+        document = make_rl(model, on, *asked, usd_per_hour=price, provider=provider)
+        report(document, rl_answer, shown, json=json)
+        return 0
     refuse_rollouts(rollouts)
     from gpuwise.plan.api import make_plan
 

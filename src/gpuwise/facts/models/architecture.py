@@ -395,6 +395,9 @@ class Architecture:
     """Buckets of a ``relative`` position table, one per stack, each with a weight per head."""
     lm_head: bool = True
     """False: the model ends at its last norm (BERT's body, CLIP's text tower, ViT); no vocabulary matmul."""
+    pooled: bool = False
+    """Trained to make one vector of a text (``--for embed``): no loss over the vocabulary, which BERT's body (without
+    ``lm_head``) has in pre-training."""
     patches: Patches | None = None
     n_classes: int = 0
     """Outputs of a linear classifier with bias (ViT)."""

@@ -1,4 +1,5 @@
-"""Seconds and memory of one step of reinforcement learning: rollouts, passes over them, updates, weight synchronisation.
+"""Seconds and memory of one step that is more than an update: rollouts, passes of frozen models or of GradCache, updates, weight
+synchronisation. Reinforcement learning, DPO, distillation and contrastive training are such steps.
 
 Nothing is timed here: rollouts are the simulated engine's (:mod:`gpuwise.serve.simulate`), passes and updates the training step's
 (:mod:`gpuwise.predict.step`), the weights' way into the engine a collective's (:mod:`gpuwise.predict.comm`).
@@ -68,9 +69,12 @@ class Rollouts:
     mean_tokens: float
     most_tokens: int
 
+    beside: int = 0
+    """Sequences of a prompt beside its group: the query of contrastive training."""
+
     @property
     def sequences(self) -> int:
-        return self.prompts * self.group
+        return self.prompts * (self.group + self.beside)
 
     @property
     def mean_length(self) -> int:
@@ -123,16 +127,25 @@ class Recipe:
     """Tensor-parallel ranks of an engine; None: the fastest."""
     engine_version: str | None = None
     """Version of vLLM; None: the newest with known costs."""
+    teacher: Architecture | None = None
+    """Frozen model that is learnt from; None: its logits are stored."""
 
     @property
     def passes(self) -> tuple[str, ...]:
         """Forward passes over a step's tokens."""
-        return tuple(p for p in self.task.passes if self.reference or p != "reference")
+        return tuple(p for p in self.task.passes if self._there(p))
 
     @property
     def frozen(self) -> tuple[str, ...]:
-        """Frozen copies in memory."""
-        return tuple(c for c in self.task.copies if self.reference or c != "reference")
+        """Frozen models in memory."""
+        return tuple(c for c in self.task.copies if self._there(c))
+
+    def _there(self, name: str) -> bool:
+        return self.reference if name == "reference" else self.teacher is not None if name == "teacher" else True
+
+    def reads(self, name: str, arch: Architecture) -> Architecture:
+        """The model of that pass or copy, where ``arch`` is trained."""
+        return self.teacher if name == "teacher" and self.teacher is not None else arch
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +184,8 @@ class RlStep:
     step_time_s: Estimate
     memory_bytes: Mapping[str, float]
     """Of the fullest GPU in each phase."""
+    update_bytes: Mapping[str, float]
+    """What fills it in the update."""
     other: tuple[Generation, ...] = ()
     """Other ways to generate, fastest first."""
 
@@ -183,18 +198,25 @@ def trained_on(recipe: Recipe, cluster: Cluster) -> Cluster:
 def rl_step(arch: Architecture, cluster: Cluster, recipe: Recipe, wishes: Wishes) -> RlStep:
     """The fastest step that fits. Raises LayoutError where none does, InputError and UnpredictableError."""
     r, train = recipe.rollouts, trained_on(recipe, cluster)
-    frozen = len(recipe.frozen) * HALF_BYTES * count_parameters(arch).total / train.n_accelerators
+    frozen = sum(HALF_BYTES * count_parameters(recipe.reads(c, arch)).total for c in recipe.frozen) / train.n_accelerators
     each = r.sequences // recipe.updates
     asked = replace(wishes, task=recipe.task.name, seq_len=r.longest, global_batch=each)
     unread = _unread_logits(arch, train, r, asked)
     goal, training = _layout(arch, train, asked, frozen - unread)
-    if recipe.task.critic:  # its states take as much again
-        goal, training = _layout(arch, train, asked, frozen - unread + _states(training))
+    taught = _taught_logits(training, r.longest, recipe)
+    if recipe.task.critic or taught:  # its states, or the teacher's logits, take memory too
+        more = _states(training) if recipe.task.critic else taught
+        goal, training = _layout(arch, train, asked, frozen - unread + more)
+    if recipe.task.contrastive:
+        training = _at_once(arch, train, asked, training, frozen, r) or training
     packed = at_length(training.strategy, each, r.longest, r.mean_length)
     update = promised(arch, train, estimates(arch, train, [packed], r.mean_length)[0])
-    once = forward_s(arch, train, packed, r.mean_length) * recipe.updates
+    times = {f"{name} pass": forward_s(recipe.reads(name, arch), train, packed, r.mean_length) for name in recipe.passes}
+    if recipe.task.contrastive and training.strategy.accumulation > 1:
+        times["GradCache pass"] = forward_s(arch, train, packed, r.mean_length)
     copies = 2.0 if recipe.task.critic else 1.0
-    parts = {f"{name} pass": once for name in recipe.passes} | {"update": update.step_time_s.expected * recipe.updates * copies}
+    parts = {name: s * recipe.updates for name, s in times.items()}
+    parts["update"] = update.step_time_s.expected * recipe.updates * copies
     resident = sum(training.memory_parts[name] for name in ("weights", "optimizer"))
     states = resident * copies + frozen
     ways = sorted(_ways(arch, cluster, recipe, states, training), key=lambda g: g.total_s) if recipe.task.rollouts else []
@@ -204,19 +226,57 @@ def rl_step(arch: Architecture, cluster: Cluster, recipe: Recipe, wishes: Wishes
     if best is not None:
         parts = {"rollouts": best.seconds, **parts, "weights to the engine": best.sync_s}
         parts |= {"states to the host and back": best.move_s} if best.move_s else {}
-    parts = {name: SLOWDOWN[bool(recipe.engine_gpus)] * s for name, s in parts.items()}
+    parts = {name: between_phases(recipe) * s for name, s in parts.items()}
     apart = parts["rollouts"] if best is not None and recipe.engine_gpus else 0.0
     rest = sum(parts.values()) - apart
     whole = max(apart, rest)
     shares = [(best.log_sigma if best else 0.0) * parts.get("rollouts", 0.0) / sum(parts.values())]
     shares += [math.log(update.step_time_s.high / update.step_time_s.expected) / Z80 * parts["update"] / sum(parts.values())]
-    step = Estimate.from_log_sigma(whole, math.hypot(*shares, LOG_SIGMA), update.step_time_s.basis)
-    critic = _states(training) if recipe.task.critic else 0.0
-    memory = {"update": training.needed_bytes.expected + frozen + critic - unread}
+    sigma = (
+        math.hypot(*shares, LOG_SIGMA)
+        if best is not None
+        else math.log(update.step_time_s.high / update.step_time_s.expected) / Z80
+    )
+    step = Estimate.from_log_sigma(whole, sigma, update.step_time_s.basis)
+    held = {name: b - unread * (name == "logits") for name, b in training.memory_parts.items() if b}
+    held |= {" and ".join(recipe.frozen): frozen} if frozen else {}
+    held |= {"critic": _states(training)} if recipe.task.critic else {}
+    held |= {"teacher's logits": _taught_logits(training, r.longest, recipe)} if recipe.frozen and taught else {}
+    extra = sum(held.values()) - sum(training.memory_parts.values())
+    memory = {"update": training.needed_bytes.expected + extra}
     if best is not None:
         beside = 0.0 if best.offloaded or recipe.engine_gpus else states
         memory["rollouts"] = best.share * cluster.accelerator.memory_bytes + beside
-    return RlStep(recipe, cluster, goal, training, packed, best, parts, step, memory, tuple(ways[1:]))
+    return RlStep(recipe, cluster, goal, training, packed, best, parts, step, memory, held, tuple(ways[1:]))
+
+
+def between_phases(recipe: Recipe) -> float:
+    """A step over the sum of its phases: of steps with an engine (:data:`SLOWDOWN`); others are one program's."""
+    return SLOWDOWN[bool(recipe.engine_gpus)] if recipe.task.rollouts else 1.0
+
+
+def _taught_logits(training: TrainingEstimate, length: int, recipe: Recipe) -> float:
+    """Bytes of the teacher's logits of a micro-batch, in 16 bits beside the student's (``gkd_trainer.py`` of TRL holds both; a
+    chunked loss has neither whole)."""
+    s = training.strategy
+    if recipe.teacher is None or s.fused_loss:
+        return 0.0
+    return HALF_BYTES * s.micro_batch * length * recipe.teacher.vocab / (s.tp * s.cp)
+
+
+def _at_once(
+    arch: Architecture, cluster: Cluster, wishes: Wishes, cached: TrainingEstimate, taken_bytes: float, r: Rollouts
+) -> TrainingEstimate | None:
+    """The layout whose batch is one micro-batch a GPU, which needs no GradCache, where it fits and is faster than ``cached`` with
+    the pass of GradCache (arXiv 2101.06983: each text is read once without and once with a graph). None otherwise."""
+    if cached.strategy.accumulation == 1 or "accumulation" in wishes.fixed:
+        return None
+    try:
+        _, whole = _layout(arch, cluster, replace(wishes, fixed={**wishes.fixed, "accumulation": 1}), taken_bytes)
+    except LayoutError:
+        return None
+    again = forward_s(arch, cluster, cached.strategy, r.longest)
+    return whole if whole.step_time_s.expected < cached.step_time_s.expected + again else None
 
 
 def _layout(arch: Architecture, cluster: Cluster, wishes: Wishes, taken_bytes: float) -> tuple[Goal, TrainingEstimate]:
@@ -268,7 +328,8 @@ def forward_s(arch: Architecture, cluster: Cluster, strategy: Strategy, seq_len:
     again = estimates(arch, cluster, [strategy.with_(recompute="full", recompute_every=1)], seq_len)[0]
     slower = promised(arch, cluster, again).step_time_s.expected / again.step_time_s.expected
     count = count_parameters(arch)
-    return slower * again.breakdown_s["recompute"] * (1.0 + arch.vocab * arch.hidden / count.active)
+    head = 0 if arch.pooled else arch.vocab * arch.hidden
+    return slower * again.breakdown_s["recompute"] * (1.0 + head / count.active)
 
 
 def _ways(

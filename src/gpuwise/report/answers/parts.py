@@ -16,7 +16,7 @@ PARTS: Mapping[str, Mapping[str, str]] = {
         "memory": "What fills the memory",
         "layouts": "Other layouts",
         "run": "How to start it",
-        "settings": "Settings of TRL and verl",
+        "settings": "Settings of the programs that run it",
         "operations": "Operations of a step that cost most",
         "scaling": "On several GPUs, the same batch on each",
         "batches": "Batches that were tried",

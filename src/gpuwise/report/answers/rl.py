@@ -1,4 +1,4 @@
-"""The answer of a run of reinforcement learning or DPO: how long, what a step is made of, what would change it."""
+"""The answer of a training whose step has phases: how long, what a step is made of, what would change it, whether it fits."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ PLAN = PARTS["plan"]
 
 
 def rl_answer(document: Mapping[str, Any]) -> Answer:
-    """The answer."""
+    """What ``plan`` answers."""
     d = At(document)
     goal = d["goal"]
     verdict: Phrase = (
@@ -56,11 +56,6 @@ def rl_answer(document: Mapping[str, Any]) -> Answer:
         *([Figure("cost", d["cost_usd"].expected, span(d["cost_usd"]))] if d["cost_usd"] else []),
         Figure("memory", d["memory_bytes"], "", ("of ", d["device_bytes"], f" a GPU, fullest in the {d['fullest'].text}")),
     ]
-    changes = Table(
-        PLAN["changes"],
-        [Column("change", words=True), Column("a step"), Column("step is", words=True), Column("learns", words=True)],
-        [_change(c) for c in d["changes"]],
-    )
     return Answer(
         "plan",
         (verdict, cost),
@@ -69,13 +64,9 @@ def rl_answer(document: Mapping[str, Any]) -> Answer:
         figures,
         [
             Section("step", PLAN["step"], [_step(d)], first=True),
-            *([Section("changes", PLAN["changes"], [changes], first=True)] if d["changes"] else []),
-            Section("memory", PLAN["memory"], [_memory(d)]),
-            Section(
-                "settings",
-                PLAN["settings"],
-                [Code(name, [str(line.value) for line in lines], whole=True) for name, lines in d["settings"].items()],
-            ),
+            *_changes(d, "changes"),
+            Section("memory", PLAN["memory"], _memory(d)),
+            Section("settings", PLAN["settings"], _settings(d)),
         ],
         Command("Settings of the programs that run it", sets={"settings": "yes"}),
         warnings=[str(w.value) for w in d["warnings"]],
@@ -83,18 +74,64 @@ def rl_answer(document: Mapping[str, Any]) -> Answer:
     )
 
 
+def rl_fit_answer(document: Mapping[str, Any]) -> Answer:
+    """What ``fit`` answers: the memory of the fullest phase."""
+    d = At(document)
+    verdict: Phrase = (
+        d["model"]["name"],
+        " on ",
+        d["cluster"]["label"],
+        f": {d['title'].text} fits, ",
+        d["memory_bytes"],
+        " of ",
+        d["device_bytes"],
+    )
+    return Answer(
+        "fit",
+        (verdict, " a GPU"),
+        "yes",
+        _lead(d),
+        [Figure("step", d["step_time_s"].expected, span(d["step_time_s"]), ())],
+        [
+            Section("memory", PARTS["fit"]["memory"], _memory(d), first=True),
+            *_changes(d, "tried"),
+            Section("step", PARTS["fit"]["step"], [_step(d)]),
+        ],
+        Command("How long it takes, and what it costs", command="plan"),
+        warnings=[str(w.value) for w in d["warnings"] if "price" not in str(w.value)],
+        assumed=[str(a.value) for a in d["assumed"]],
+    )
+
+
+def _settings(d: At) -> list[Code]:
+    return [Code(name, [str(line.value) for line in lines], whole=True) for name, lines in d["settings"].items()]
+
+
+def _changes(d: At, part: str) -> list[Section]:
+    columns = [Column("change", words=True), Column("a step"), Column("step is", words=True), Column("learns", words=True)]
+    table = Table(PLAN["changes"], columns, [_change(c) for c in d["changes"]])
+    title = PARTS["plan" if part == "changes" else "fit"][part]
+    return [Section(part, title, [table], first=part == "changes")] if d["changes"] else []
+
+
 def _lead(d: At) -> Phrase:
     goal, engine = d["goal"], d["engine"]
+    teacher = f"teacher {goal['teacher'].text}; " if goal["teacher"] else ""
+    if goal["texts"].value:
+        unit = f"queries with {goal['group'].text} texts each" if goal["contrastive"].value else "sequences"
+        what = (goal["prompts"], f" {unit} a step, at most ", goal["response_tokens"], f" tokens; {teacher}")
+        return (*what, plain_words(d["strategy"]))
     what: Phrase = (
         goal["prompts"],
         " prompts x ",
         goal["group"],
-        " responses a step, at most ",
+        " responses a step, at most " if goal["group"].number != 1 else " response a step, at most ",
         goal["response_tokens"],
         " tokens; ",
         goal["updates"],
         " update; " if goal["updates"].number == 1 else " updates; ",
     )
+    what = (*what, teacher)
     if not engine:
         return (what, plain_words(d["strategy"]))
     where = "GPUs of their own" if engine["own_gpus"].value else "the same GPUs"
@@ -117,9 +154,13 @@ def _step(d: At) -> Stack:
     return Stack("step", "A step", sorted(parts, key=lambda p: -p.place.number), d["step_time_s"].expected, apart=True)
 
 
-def _memory(d: At) -> Table:
-    rows = [Row([Cell(name), Cell(place)]) for name, place in d["memory_phases_bytes"].items()]
-    return Table(PLAN["memory"], [Column("phase", words=True), Column("fullest GPU")], rows)
+def _memory(d: At) -> list[Table]:
+    phases = [Row([Cell(name), Cell(place)]) for name, place in d["memory_phases_bytes"].items()]
+    parts = [Row([Cell(name), Cell(place)]) for name, place in d["memory_parts_bytes"].items()]
+    return [
+        Table(PLAN["memory"], [Column("in the update", words=True), Column("fullest GPU")], parts),
+        *([Table(PLAN["memory"], [Column("phase", words=True), Column("fullest GPU")], phases)] if len(phases) > 1 else []),
+    ]
 
 
 def _change(change: At) -> Row:

@@ -89,6 +89,8 @@ def head(rows: Rows, arch: Architecture) -> None:
             rows.in_half_precision().linear("head.classes", p.micro_batch, arch.hidden, arch.n_classes, bias=True)
             loss(rows, float(p.micro_batch * arch.n_classes))
         return
+    if arch.pooled:
+        return
     rows.enter("head", arch.hidden)
     vocab = -(-arch.vocab // p.tp)
     trainable = p.lora_rank == 0

@@ -54,12 +54,30 @@ class Task:
     """Forward passes over a step's tokens, before its updates."""
     copies: tuple[str, ...] = ()
     """Frozen models in memory beside the trained one."""
+    packed: bool = False
+    """Every sequence is as long as the longest, filled with other texts or padded."""
+    contrastive: bool = False
+    """``prompts`` are queries, ``group`` the texts beside each, one of them right: a query is compared with the texts of all
+    others, so that a batch cannot be accumulated."""
+    steps: int = 500
+    """Steps of such a run where ``tokens`` are not given: of reinforcement learning about as many as DeepScaleR's three stages
+    have each (1,040, 480, 270: huggingface.co/agentica-org/DeepScaleR-1.5B-Preview)."""
     critic: bool = False
     """A second model of the same size is trained."""
     stacks: tuple[str, ...] = ()
     """The stacks that have it, the usual one of several GPUs first; empty: all."""
     stack_alone: str = ""
     """The usual stack of one GPU, of such an algorithm."""
+
+    @property
+    def teacher(self) -> bool:
+        """Whether another, frozen model is learnt from."""
+        return "teacher" in self.passes
+
+    @property
+    def of_texts(self) -> bool:
+        """Whether a sequence is a text of the data rather than a prompt with a response to it."""
+        return self.prompts > 0 and not self.prompt_tokens
 
 
 @cache
