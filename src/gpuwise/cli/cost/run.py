@@ -9,8 +9,8 @@ from cyclopts import Parameter
 
 from gpuwise.cli.cost.input import Share, Span
 from gpuwise.cli.options import LEFT_OPEN, NOTHING_FIXED, Count, LayoutOptions, Money, Training, wishes_of
-from gpuwise.cli.plan.rollouts import NO_ROLLOUTS, RolloutOptions, has_phases, refuse_rollouts, rl_wishes
 from gpuwise.cli.reports import check_reports, report
+from gpuwise.cli.rollouts import NO_ROLLOUTS, RolloutOptions, has_phases, refuse_rollouts, rl_wishes
 from gpuwise.cli.shown import options_shown
 from gpuwise.cli.step.options import OwnCode, is_own_code
 from gpuwise.errors import InputError

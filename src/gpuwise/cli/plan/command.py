@@ -16,8 +16,8 @@ from gpuwise.cli.options import (
     Training,
     wishes_of,
 )
-from gpuwise.cli.plan.rollouts import NO_ROLLOUTS, RolloutOptions, has_phases, refuse_rollouts, rl_wishes
 from gpuwise.cli.reports import report
+from gpuwise.cli.rollouts import NO_ROLLOUTS, RolloutOptions, has_phases, refuse_rollouts, rl_wishes
 from gpuwise.cli.shown import options_shown
 from gpuwise.cli.step.options import NO_CODE, OwnCode, is_own_code, refuse_arguments, refuse_own
 from gpuwise.errors import InputError
