@@ -60,11 +60,11 @@ def test_tokens_in_are_tokens_out_and_blocks_come_back(sizes, spare, ahead):
         engine.offer(i, arrival)
     engine.run_until(float("inf"))
     assert engine.pool.free == limits.n_blocks
-    written = sum(k * n for k, n in zip(engine.trace.n_steps, engine.trace.decoding, strict=True))
-    restarts = len(sizes) + sum(engine.trace.gap_tokens) - sum(engine.trace.stalled)
+    written = sum(k * n for k, n in zip(engine.trace.column("n_steps"), engine.trace.column("decoding"), strict=True))
+    restarts = len(sizes) + sum(engine.trace.gap_tokens) - sum(engine.trace.column("stalled"))
     assert written + restarts == sum(output)
     if not engine.trace.preemptions:  # one token of each prompt, whatever its length
-        assert sum(engine.trace.prompt_tokens) == len(sizes)
+        assert sum(engine.trace.column("prompt_tokens")) == len(sizes)
     assert all(f >= a for f, a in zip(engine.trace.first_s, requests.arrival_s, strict=True))
 
 

@@ -89,8 +89,8 @@ def check(plain, engine, limits):
     assert engine.trace.preemptions == plain.preemptions
     assert engine.pool.free == limits.n_blocks == len(plain.free)
     assert plain.taken == plain.given
-    written = sum(k * n for k, n in zip(engine.trace.n_steps, engine.trace.decoding, strict=True))
-    restarts = len(plain.requests) + sum(engine.trace.gap_tokens) - sum(engine.trace.stalled)
+    written = sum(k * n for k, n in zip(engine.trace.column("n_steps"), engine.trace.column("decoding"), strict=True))
+    restarts = len(plain.requests) + sum(engine.trace.gap_tokens) - sum(engine.trace.column("stalled"))
     assert written + restarts == sum(len(t) for t in plain.token_times.values()) == sum(r.output for r in plain.requests)
 
 
@@ -143,7 +143,7 @@ def test_closed_form_equals_the_plain_engine(requests, size, spare, sequences, t
     limits = Limits(max(tokens, sequences), sequences, -(-(longest + spare) // size) + 1, size, chunked, cache, reserve, ahead)
     plain, engine = play(PlainEngine, BudgetEngine, requests, limits, linear_time(sequences, host))
     check(plain, engine, limits)
-    assert sum(engine.trace.gap_tokens) - sum(engine.trace.stalled) == len(engine.trace.gap_s)
+    assert sum(engine.trace.gap_tokens) - sum(engine.trace.column("stalled")) == len(engine.trace.gap_s)
 
 
 def test_prompts_in_turn_are_whole_prompt_hits_after_the_first_round():

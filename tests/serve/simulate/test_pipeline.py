@@ -76,8 +76,8 @@ def test_nothing_is_lost_on_stages(requests, size, spare, sequences, tokens, cac
     assert all(f <= e for f, e in zip(trace.first_s, trace.finish_s, strict=True))
     assert engine.pool.free == limits.n_blocks
     assert engine.idle and not engine.running
-    written = sum(k * n for k, n in zip(trace.n_steps, trace.decoding, strict=True))
-    restarts = len(requests) + sum(trace.gap_tokens) - sum(trace.stalled)
+    written = sum(k * n for k, n in zip(trace.column("n_steps"), trace.column("decoding"), strict=True))
+    restarts = len(requests) + sum(trace.gap_tokens) - sum(trace.column("stalled"))
     assert written + restarts == int(requests.output_tokens.sum())
 
 
@@ -98,7 +98,7 @@ def test_summed_rounds_are_the_single_ones(gap_s, count):
         for q in (50, 95):
             assert np.percentile(took[0], q) == pytest.approx(np.percentile(took[1], q), rel=0.04)
         assert took[0].mean() == pytest.approx(took[1].mean(), rel=0.02)
-    assert len(summed.trace.n_steps) < len(single.trace.n_steps)
+    assert len(summed.trace.column("n_steps")) < len(single.trace.column("n_steps"))
 
 
 def test_chunks_of_a_prompt_follow_each_other_over_the_stages():

@@ -23,10 +23,10 @@ PLAIN = {"prefill_first": PlainPrefillFirst, "radix": PlainRadix, "no_evict": Pl
 def gaps(trace):
     """Every gap between two tokens of one answer, ascending."""
     found = []
-    for s in range(len(trace.n_steps)):
-        for j in range(trace.n_steps[s]):
-            count = trace.decoding[s] - (trace.stalled[s] if j == 0 else 0)
-            found += [trace.each_s[s] + j * trace.growth_s[s]] * count
+    for s in range(len(trace.column("n_steps"))):
+        for j in range(trace.column("n_steps")[s]):
+            count = trace.column("decoding")[s] - (trace.column("stalled")[s] if j == 0 else 0)
+            found += [trace.column("each_s")[s] + j * trace.column("growth_s")[s]] * count
     for seconds, tokens in zip(trace.gap_s, trace.gap_tokens, strict=True):
         found += [seconds] * tokens
     return sorted(found)

@@ -82,79 +82,37 @@ STRETCH_COLUMNS = (
     "each_s",
     "growth_s",
     "prompt_tokens",
-    "cached",
+    "cached_tokens",
     "free_blocks",
     "waiting",
     "stalled",
     "running",
 )
 Row = tuple[float, int, int, float, float, int, int, int, int, int, int]
-"""A stretch, in the order of :data:`STRETCH_COLUMNS`."""
+"""A stretch, steps with the same sequences, by :data:`STRETCH_COLUMNS`: begin, number of steps, decoding sequences, seconds of the
+first step, increase per step, prompt tokens, tokens in the caches of decoding sequences at the begin, free blocks, waiting
+requests, sequences whose first gap is in ``gap_s``, sequences of all batches in flight (of one batch those that decode)."""
 
 
 @dataclass(slots=True)
 class Trace:
-    """Result of a run. ``first_s`` and ``finish_s`` [N] are the ends of the steps with the first and last token. Stretches are
-    steps with the same sequences: start, number of steps, decoding sequences, seconds of the first step, increase per step,
-    prompt tokens."""
+    """Result of a run. ``first_s`` and ``finish_s`` [N] are the ends of the steps with the first and last token."""
 
     first_s: list[float]
     finish_s: list[float]
     cached_tokens: list[int]
     """[N] prompt tokens that hit the prefix cache at first admission."""
     preemptions: int = 0
-    steps: int = 0
-    begin_s: list[float] = field(default_factory=list[float])
-    n_steps: list[int] = field(default_factory=list[int])
-    decoding: list[int] = field(default_factory=list[int])
-    each_s: list[float] = field(default_factory=list[float])
-    growth_s: list[float] = field(default_factory=list[float])
-    prompt_tokens: list[int] = field(default_factory=list[int])
-    cached: list[int] = field(default_factory=list[int])
-    """Tokens in the caches of decoding sequences when a stretch begins."""
-    free_blocks: list[int] = field(default_factory=list[int])
-    waiting: list[int] = field(default_factory=list[int])
+    rows: list[Row] = field(default_factory=list[Row])
+    """Stretches, the first first."""
     gap_s: list[float] = field(default_factory=list[float])
     """Between two tokens with a preemption or prompts of others between them, and of how many sequences."""
     gap_tokens: list[int] = field(default_factory=list[int])
-    stalled: list[int] = field(default_factory=list[int])
-    """Sequences whose first gap in a stretch is in ``gap_s``."""
-    running: list[int] = field(default_factory=list[int])
-    """Sequences of all batches in flight; of one batch those that decode."""
 
-    def stretch(
-        self,
-        begin: float,
-        steps: int,
-        n: int,
-        each: float,
-        growth: float,
-        prompt: int,
-        cached: int,
-        free: int,
-        waiting: int,
-        running: int | None = None,
-    ) -> None:
-        """Add ``steps`` iterations alike from second ``begin``: the first takes ``each`` seconds, each next one
-        ``growth`` more."""
-        self.begin_s.append(begin)
-        self.n_steps.append(steps)
-        self.decoding.append(n)
-        self.each_s.append(each)
-        self.growth_s.append(growth)
-        self.prompt_tokens.append(prompt)
-        self.cached.append(cached)
-        self.free_blocks.append(free)
-        self.waiting.append(waiting)
-        self.stalled.append(0)
-        self.running.append(n if running is None else running)
-        self.steps += steps
-
-    def extend(self, rows: Sequence[Row]) -> None:
-        """Add stretches given as rows of :data:`STRETCH_COLUMNS`."""
-        for name, column in zip(STRETCH_COLUMNS, zip(*rows, strict=True), strict=False):
-            getattr(self, name).extend(column)
-        self.steps += sum(row[1] for row in rows)
+    def column(self, name: str) -> list[float]:
+        """One of :data:`STRETCH_COLUMNS` of all stretches."""
+        at = STRETCH_COLUMNS.index(name)
+        return [row[at] for row in self.rows]
 
     def gap(self, seconds: float, tokens: int = 1) -> None:
         """A gap that is of no stretch."""
@@ -266,9 +224,8 @@ class Engine:
         blocks = 0
         if steps > 1:
             steps, blocks = steps_with_blocks(steps, n, self.limits.block_tokens, self.pool.free, self.phases, self.decoded)
-        self.trace.stretch(now, steps, n, first, growth, 0, cached, self.pool.free, len(self.waiting))
-        if self.stalls:
-            self._note_stalls(n, first)
+        stalled = self._note_stalls(n, first) if self.stalls else 0
+        self.trace.rows.append((now, steps, n, first, growth, 0, cached, self.pool.free, len(self.waiting), stalled, n))
         if blocks:
             self.pool.take(blocks)
         if limits.ahead:
@@ -295,16 +252,16 @@ class Engine:
         if n > stall:
             stalls.append([n - stall, seconds])
 
-    def _note_stalls(self, n: int, first: float) -> None:
-        """The stretch noted last began after such steps."""
+    def _note_stalls(self, n: int, first: float) -> int:
+        """A stretch begins after such steps; the sequences that waited for them."""
         n_left = n
         for count, seconds in self.stalls:
             tokens = min(int(count), n_left)
             if tokens:
                 self.trace.gap(first + seconds, tokens)
                 n_left -= tokens
-        self.trace.stalled[-1] = n - n_left
         self.stalls.clear()
+        return n - n_left
 
     def _mixed_step(self, n: int, chunks: list[tuple[int, int]], ended: list[int]) -> None:
         """One step with prompts in it; those in ``ended`` have their next token at its end."""
@@ -316,7 +273,7 @@ class Engine:
         tokens = 0
         for new, _ in chunks:
             tokens += new
-        self.trace.stretch(self.now, 1, n, seconds, 0.0, tokens, cached, self.pool.free, len(self.waiting))
+        self.trace.rows.append((self.now, 1, n, seconds, 0.0, tokens, cached, self.pool.free, len(self.waiting), 0, n))
         if self.limits.ahead:
             self.settled = self.now
         self.now += seconds

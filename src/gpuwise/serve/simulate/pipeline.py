@@ -98,12 +98,30 @@ class _Batch(BudgetEngine):
     def schedule(self) -> bool:
         """Whether there is something for a batch; takes its blocks."""
         owner = self.owner
-        self.now, self.admissions = owner.now, owner.admissions
+        self.now, n = owner.now, len(self.running)
+        if n and not owner.reads():
+            free = self.pool.free - self.phases[-self.decoded % self.limits.block_tokens]
+            if free >= 0 and (not self.waiting or self._has_no_place(free)):  # a step of the same sequences
+                self.pool.take(self.pool.free - free)
+                self._decode_stretch(n, False, math.inf)
+                return True
+        self.admissions = owner.admissions
         self._take_prompt()
         self.busy = False
         self.step(math.inf)
         owner.admissions = self.admissions
         return self.busy
+
+    def _has_no_place(self, free: int) -> bool:
+        """Whether the first that waits is surely not admitted to a batch that runs, beside ``free`` blocks."""
+        limits, request = self.limits, self.waiting[0]
+        if len(self.owner.running) >= limits.sequences:
+            return True
+        if self.runs.n_shared or self.written[request] or not limits.reserve_prompt:
+            return False
+        wanted = self.prompt[request]
+        found = self.pool.found_blocks(request, wanted, limits.block_tokens)
+        return not found and -(-wanted // limits.block_tokens) > free - limits.watermark_blocks
 
     def _take_prompt(self) -> None:
         """Continue here a prompt that another batch started."""
@@ -127,11 +145,12 @@ class _Batch(BudgetEngine):
 
     def come_back(self) -> None:
         """The batch has left the last stage: its tokens are here."""
-        n, tokens = self.decoding, sum(new for new, _ in self.chunks)
-        cached = self.cache_tokens if n else 0
-        gap, free = self.end_s - self.before_s, self.pool.free
-        running = len(self.owner.running)
-        self.trace.stretch(self.before_s, 1, n, gap, 0.0, tokens, cached, free, len(self.waiting), running)
+        n, tokens = self.decoding, 0
+        for new, _ in self.chunks:
+            tokens += new
+        cached, gap = self.cache_tokens if n else 0, self.end_s - self.before_s
+        free, waiting, running = self.pool.free, len(self.waiting), len(self.owner.running)
+        self.trace.rows.append((self.before_s, 1, n, gap, 0.0, tokens, cached, free, waiting, 0, running))
         self.busy = False
         self.now = self.before_s = self.end_s
         if n:
@@ -152,8 +171,8 @@ class _Batch(BudgetEngine):
         """Advance by that many steps of the same sequences, allocating their blocks."""
         n = len(self.running)
         blocks = self.blocks_for(rounds)
-        running = len(self.owner.running)
-        self.trace.stretch(self.before_s, rounds, n, first_s, growth_s, 0, self.cache_tokens, self.pool.free, 0, running)
+        free, running = self.pool.free, len(self.owner.running)
+        self.trace.rows.append((self.before_s, rounds, n, first_s, growth_s, 0, self.cache_tokens, free, 0, 0, running))
         self.pool.take(blocks)
         self.decoded += rounds
         self.cache_tokens += n * rounds
@@ -220,12 +239,19 @@ class PipelineEngine(Engine):
 
     def run_until(self, arrival_s: float) -> None:
         """Step until the clock reaches ``arrival_s`` or nothing is left to do."""
-        while self.now < arrival_s and not self.idle:
+        while self.now < arrival_s and (self.in_flight or self.running or self.waiting):
             self.step(arrival_s)
+
+    def reads(self) -> bool:
+        """Whether a prompt is in progress."""
+        for batch in self.batches:
+            if batch.partial >= 0:
+                return True
+        return False
 
     def step(self, arrival_s: float) -> None:
         """Schedule a batch if there is a place and work for it; otherwise wait for the oldest, or until ``arrival_s``."""
-        if self.waiting or [b for b in self.batches if b.partial >= 0]:
+        if len(self.in_flight) < len(self.batches) and (self.waiting or self.reads()):
             for batch in self.batches:
                 if batch not in self.in_flight and self._launch(batch):
                     return
@@ -257,22 +283,21 @@ class PipelineEngine(Engine):
         if ways is None:
             ways = self.ways[tokens] = self.stages.ways(tokens)
         shares = self.stages.prompt_shares if batch.chunks else self.stages.decode_shares
-        free, step_s, i = self.free_s, batch.step_s, 0
-        for way, share in zip((0.0, *ways), shares, strict=True):
-            if i:
-                at = free[i - 1] = (at if at > free[i - 1] else free[i - 1]) + way
-            at = free[i] = (at if at > free[i] else free[i]) + share * step_s
-            i += 2
+        free, step_s = self.free_s, batch.step_s
+        at = free[0] = (at if at > free[0] else free[0]) + shares[0] * step_s
+        for i, way in enumerate(ways, 1):
+            at = free[2 * i - 1] = (at if at > free[2 * i - 1] else free[2 * i - 1]) + way
+            at = free[2 * i] = (at if at > free[2 * i] else free[2 * i]) + shares[i] * step_s
         batch.end_s = at if self.stages.hides_host else at + host
         self.in_flight.append(batch)
         return True
 
     def _skip(self, back: _Batch, arrival_s: float) -> None:
         """Decode-only rounds until a request ends or arrives, or the blocks run out; ``back`` is no longer in flight."""
-        if not back.running or back.partial >= 0 or any(b.chunks or b.partial >= 0 for b in self.in_flight):
-            return
         n = len(back.running)
-        if LEAST_ROUNDS * (self.time.fixed[n] + self.time.slope[n] * back.cache_tokens) > arrival_s - self.now:
+        if not n or LEAST_ROUNDS * (self.time.fixed[n] + self.time.slope[n] * back.cache_tokens) > arrival_s - self.now:
+            return
+        if self.reads() or any(b.chunks for b in self.in_flight):
             return
         rounds = back.rounds_left()
         if rounds < LEAST_ROUNDS + 2:

@@ -23,7 +23,7 @@ from gpuwise.serve.load.targets import Target
 from gpuwise.serve.simulate.adapters import AdapterSteps
 from gpuwise.serve.simulate.batches import BatchesEngine
 from gpuwise.serve.simulate.budget import BudgetEngine
-from gpuwise.serve.simulate.core import Engine, Limits, Reserve, Trace
+from gpuwise.serve.simulate.core import STRETCH_COLUMNS, Engine, Limits, Reserve, Trace
 from gpuwise.serve.simulate.drafts import DraftSteps
 from gpuwise.serve.simulate.front import Front, front_of
 from gpuwise.serve.simulate.kernel_steps import KernelSteps, kernel_tables
@@ -370,25 +370,10 @@ def _merged(engines: Sequence[Engine], name: str) -> F64:
 
 
 def _stretches(traces: Sequence[Trace]) -> Stretches:
-    def seconds(name: str) -> F64:
-        return np.concatenate([np.array(getattr(t, name), np.float64) for t in traces])
-
-    def counts(name: str) -> NDArray[np.int64]:
-        return np.concatenate([np.array(getattr(t, name), np.int64) for t in traces])
-
-    return Stretches(
-        seconds("begin_s"),
-        counts("n_steps"),
-        seconds("each_s"),
-        seconds("growth_s"),
-        counts("decoding"),
-        counts("prompt_tokens"),
-        counts("cached"),
-        counts("free_blocks"),
-        counts("waiting"),
-        counts("stalled"),
-        counts("running"),
-    )
+    rows = [row for t in traces for row in t.rows]
+    types = [(name, np.float64 if name.endswith("_s") else np.int64) for name in STRETCH_COLUMNS]
+    table = np.array(rows, types)
+    return Stretches(**{name: np.ascontiguousarray(table[name]) for name in STRETCH_COLUMNS})
 
 
 def _choose(engines: Sequence[Engine], request: int, sent: int, routing: str) -> int:

@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 from heapq import heappop, heappush
 
-from gpuwise.serve.simulate.core import PROMPT, Engine, Row, steps_until, steps_with_blocks
+from gpuwise.serve.simulate.core import PROMPT, Engine, steps_until, steps_with_blocks
 
 
 def serve_unshared(engine: Engine, requests: Sequence[int], at_s: Sequence[float]) -> int:
@@ -28,7 +28,7 @@ def serve_unshared(engine: Engine, requests: Sequence[int], at_s: Sequence[float
     partial, done, admissions, free = engine.partial, engine.done, engine.admissions, pool.free
     taken = 0
     given: list[int] = []
-    rows: list[Row] = []
+    rows = trace.rows
     places = 0
     lacking = False
     for arrival in at_s:
@@ -173,7 +173,6 @@ def serve_unshared(engine: Engine, requests: Sequence[int], at_s: Sequence[float
     engine.partial, engine.done, engine.admissions = partial, done, admissions
     engine.wanted = prompt[partial] if partial >= 0 else 0
     pool.moved(taken, given)
-    trace.extend(rows)
     if lacking:
         for request in running:
             pool.admit(request, 0)
