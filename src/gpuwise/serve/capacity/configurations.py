@@ -206,16 +206,15 @@ class Requirements:
         return ENGINES[self.engine]
 
 
-def layouts(arch: Architecture, system: System, most: int, wanted: Requirements) -> Iterator[Configuration]:
+@lru_cache(maxsize=256)
+def layouts(arch: Architecture, system: System, most: int, wanted: Requirements) -> tuple[Configuration, ...]:
     """Every split over at most ``most`` accelerators in every allowed format that the engine supports, with its options as
     installed. Wider weights come first. Pipeline stages are those of a host; if no other split fits, every number of stages with
     every tensor group. Raises InputError if the engine supports the requested split in no format."""
     if wanted.ep is not None:
-        yield from _expert_parallel(arch, system, most, wanted, wanted.ep)
-        return
+        return tuple(_expert_parallel(arch, system, most, wanted, wanted.ep))
     if wanted.program.in_turn:
-        yield from _in_turn(arch, system, min(most, system.count), wanted)
-        return
+        return tuple(_in_turn(arch, system, min(most, system.count), wanted))
     _check_stages(wanted)
     forms = tuple(_forms(arch, wanted))
     if wanted.tp is not None or wanted.pp is not None:
@@ -223,10 +222,10 @@ def layouts(arch: Architecture, system: System, most: int, wanted: Requirements)
         if all(why_refused(arch, split) for split in splits):
             check_split(arch, splits[-1], min(most, most_ranks(system)))
     found = [c for form in forms for c in splits_of(arch, system, most, wanted, form)]
-    yield from found
     if not any(holds(c) for c in found):
         held = [c for form in forms for c in _stages_and_groups(arch, system, most, wanted, form) if holds(c)]
-        yield from sorted(held, key=lambda c: (_taken(c), -c.config.tp))[:MOST_STAGED]
+        found += sorted(held, key=lambda c: (_taken(c), -c.config.tp))[:MOST_STAGED]
+    return tuple(found)
 
 
 def _expert_parallel(arch: Architecture, system: System, most: int, wanted: Requirements, ranks: int) -> Iterator[Configuration]:

@@ -42,10 +42,12 @@ ALONE_REQUESTS = 200
 """Number of requests that run alone and share nothing: each is independent, and that many strata cover the percentiles."""
 NEAR_FULL, UP, DOWN, LEAST_DOWN = 0.93, 1.15, 0.7, 0.15
 """A search begins near the full rate, rises or falls by these factors, and below the last halves the logarithm."""
+GUESS_REQUESTS, GUESS_RESOLUTION = 300, 1.08
+"""Simulated for each rate of the search whose result a long one begins near, and where that search stops."""
 MOST_STEPS = 40
 SLACK = 1.1
 """Tolerance of a simulated rate above its closed form (tests/serve/test_steady.py)."""
-NEIGHBOURS = (1, 2, 0)
+NEIGHBOURS = (1, 2, 4, 0)
 """Steps of the search's path from one tried rate near a guess to the next; after that the normal path is used."""
 MOST_LONGER = 4
 """Times that a run is lengthened at most until it settles."""
@@ -278,6 +280,10 @@ def largest_rate(
     if known is not None:
         seen[known.rate_per_s] = known
         guess_per_s = known.rate_per_s
+    if settle and targets and (known is None or known.met):
+        few, rough = GUESS_REQUESTS, GUESS_RESOLUTION
+        short = largest_rate(configuration, load, targets, n=few, seed=seed, full_per_s=full, resolution=rough, with_missed=False)
+        guess_per_s = max(short.rate_per_s, guess_per_s or 0.0) or None
 
     @cache
     def keeps(rate: float) -> bool:

@@ -8,7 +8,7 @@ cent, and narrower weights must serve more than wider ones.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -310,7 +310,7 @@ def way_of(configuration: Configuration, load: Load, targets: Sequence[Target], 
     return Way(configuration, bound, taken)
 
 
-def _every(arch: Architecture, cluster: Cluster, load: Load, wanted: Requirements) -> Iterator[Configuration]:
+def _every(arch: Architecture, cluster: Cluster, load: Load, wanted: Requirements) -> Iterable[Configuration]:
     every = layouts(arch, cluster.system, cluster.n_accelerators, wanted)
     return every if wanted.apart is None else read_apart(every, load, cluster, wanted.apart)
 

@@ -15,7 +15,7 @@ import math
 from bisect import bisect_right
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from statistics import median
 
 import numpy as np
@@ -59,6 +59,7 @@ class KernelTables:
     basis: Basis
 
 
+@cache
 def graph_sizes(most: int) -> I64:
     """Batch sizes whose graphs an engine captures: 1, 2, 4, then by 8 to 256, then by 16 (vllm config/vllm.py,
     _set_cudagraph_sizes)."""
@@ -135,16 +136,19 @@ def _cache_attention(
     return device_times(arch, system, config, Iterations(sequences, np.ones_like(sequences), kv_len), attention_from=0)
 
 
+@cache
 def _rows(most: int) -> I64:
     """Sequences of the tables' steps without a prompt."""
     return _ascending([*_thin(graph_sizes(min(most, 512))).tolist(), *_steps(512, most), most])
 
 
+@cache
 def _tokens(most: int) -> I64:
     """Tokens of the tables' steps with a prompt."""
     return _ascending([1, 16, *_steps(32, min(most, 512), 32), *_steps(512, most), most])
 
 
+@cache
 def _whole_tokens(most: int) -> I64:
     """:func:`_tokens` of every power of two up to ``most``."""
     return _ascending([n for i in range(int(most).bit_length()) for n in _tokens(1 << i).tolist()])
