@@ -183,7 +183,7 @@ class Local(Engine):
 def test_an_engine_is_added_by_its_class(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(ENGINES, "local", Local())
     wanted = Requirements("local", bits=(4,), context=4096)
-    one = next(layouts(find_model("llama-3.1-8b"), find_cluster("m2-max").system, 1, wanted))
+    (one, *_) = layouts(find_model("llama-3.1-8b"), find_cluster("m2-max").system, 1, wanted)
     requests = Load(find_workload("in=500,out=50"), 4096).at(0.01, 20)
     assert one.words == "one GPU, 4-bit weights (int4_wo), one slot" and one.server.run(requests).mean("e2e") > 0
     (command,) = start_commands(one)
