@@ -89,8 +89,8 @@ STRETCH_COLUMNS = (
     "running",
 )
 Row = tuple[float, int, int, float, float, int, int, int, int, int, int]
-"""A stretch, steps with the same sequences, by :data:`STRETCH_COLUMNS`: begin, number of steps, decoding sequences, seconds of the
-first step, increase per step, prompt tokens, tokens in the caches of decoding sequences at the begin, free blocks, waiting
+"""A stretch, steps with the same sequences, by :data:`STRETCH_COLUMNS`: begin, number of steps, decoding sequences, seconds of
+the first step, increase per step, prompt tokens, tokens in the caches of decoding sequences at the begin, free blocks, waiting
 requests, sequences whose first gap is in ``gap_s``, sequences of all batches in flight (of one batch those that decode)."""
 
 

@@ -244,10 +244,7 @@ class PipelineEngine(Engine):
 
     def reads(self) -> bool:
         """Whether a prompt is in progress."""
-        for batch in self.batches:
-            if batch.partial >= 0:
-                return True
-        return False
+        return max([batch.partial for batch in self.batches]) >= 0
 
     def step(self, arrival_s: float) -> None:
         """Schedule a batch if there is a place and work for it; otherwise wait for the oldest, or until ``arrival_s``."""
