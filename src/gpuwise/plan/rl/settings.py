@@ -8,6 +8,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from gpuwise.facts.models.architecture import Architecture
+from gpuwise.serve.engines.engine import DEFAULT_ENGINE
 from gpuwise.workload.stacks.stack import find_stack
 
 if TYPE_CHECKING:
@@ -176,7 +177,7 @@ def _verl(arch: Architecture, step: RlStep, steps: int, word: str) -> Options:
         f"{actor}.use_kl_loss": recipe.reference and not recipe.task.critic,
         f"{actor}.fsdp_config.param_offload": g.offloaded,
         f"{actor}.fsdp_config.optimizer_offload": g.offloaded or s.offload_optimizer,
-        f"{rollout}.name": "vllm",
+        f"{rollout}.name": DEFAULT_ENGINE,
         f"{rollout}.n": r.group,
         f"{rollout}.tensor_model_parallel_size": g.ranks,
         f"{rollout}.gpu_memory_utilization": round(g.share, 2),
