@@ -10,10 +10,11 @@ from gpuwise.facts.hardware.naming import find_cluster
 from gpuwise.facts.models.catalogue import find_model
 from gpuwise.pick.compare.rows import Subject
 from gpuwise.pick.compare.work import WAYS, ComparedWork, train
-from gpuwise.pick.jobs import training_job
+from gpuwise.pick.jobs import phased_job, training_job
 from gpuwise.pick.outcomes import CHANGED, SAME
 from gpuwise.pick.training import LIGHTER, TrainingChoice, fallbacks, fastest_with, possible_fallbacks, train_on
 from gpuwise.plan.goal import Wishes
+from gpuwise.plan.rl.answer import RlWishes, plan_rl
 from gpuwise.predict.memory.device import usable_bytes
 
 EIGHT = find_model("llama-3.1-8b")
@@ -62,3 +63,21 @@ def test_what_fits_nowhere_says_what_it_takes() -> None:
 def test_a_device_without_rates_is_unpredictable() -> None:
     with pytest.raises(UnpredictableError):
         fastest_with((), EIGHT, find_cluster("cloud-ai-100-ultra"), Wishes(tokens=1e9, seq_len=2048, precision=("bf16",)))
+
+
+@pytest.mark.parametrize(("task", "teacher"), [("grpo", None), ("distill", "qwen2.5-14b"), ("embed", None)])
+def test_pick_and_plan_take_as_long_for_a_step_with_phases(task: str, teacher: str | None) -> None:
+    model, cluster = find_model("qwen2.5-1.5b"), find_cluster("8xH100-SXM")
+    job = phased_job(model, task=task, teacher=teacher)
+    trained = train_on(job, cluster)
+    planned = plan_rl(model, cluster, RlWishes(task, teacher=teacher))
+    assert isinstance(trained, TrainingChoice)
+    assert job.tokens == pytest.approx(planned.tokens)
+    assert trained.estimate.seconds_for(job.tokens).expected == pytest.approx(planned.run.time_s.expected)
+
+
+def test_a_named_task_is_not_judged_by_its_tokens() -> None:
+    for task in (None, "pretrain"):
+        (plain, *_) = fallbacks(training_job(EIGHT, tokens=50e6, task=task))
+        assert plain.wishes.task == task
+    assert training_job(EIGHT, tokens=50e6).seq_len == 4096 and training_job(EIGHT, tokens=50e6, task="pretrain").seq_len == 8192

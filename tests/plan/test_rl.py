@@ -100,6 +100,12 @@ def test_what_cannot_be_meant_is_refused_with_a_hint(asked: dict[str, Any], wish
     assert caught.value.hint
 
 
+def test_a_chip_that_no_program_here_trains_on_is_refused() -> None:
+    with pytest.raises(InputError, match="no program of GRPO") as caught:
+        recipe_of(MODEL, find_cluster("8xtpu-v5e"), RlWishes("grpo"), Wishes())
+    assert caught.value.hint
+
+
 def test_what_does_not_fit_is_refused_with_its_size() -> None:
     with pytest.raises(LayoutError, match="the update needs"):
         make_rl("qwen3-4b", "A100-80GB-SXM", RlWishes("grpo"))

@@ -65,7 +65,8 @@ def job_document(job: ModelJob | PassJob) -> dict[str, object]:
             "least_tokens_per_s": job.load.least_tokens_per_s,
         }
     else:
-        document |= {"tokens": job.tokens, "seq_len": job.seq_len, "method": job.method}
+        document |= {"tokens": job.tokens, "seq_len": job.seq_len, "method": job.method, "task": job.task}
+        document |= {} if job.phased is None else {"steps": job.phased.steps, "teacher": job.phased.teacher}
     return document
 
 

@@ -11,12 +11,14 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 from gpuwise.errors import InputError, UnknownNameError
+from gpuwise.facts.hardware.naming import find_cluster
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.plan.defaults import default_seq_len
 from gpuwise.plan.goal import Wishes, task_of
+from gpuwise.plan.rl.answer import RlWishes, recipe_of, steps_of
 from gpuwise.units import DAY_S, HOUR_S, format_count
 from gpuwise.workload.adapters import DEFAULT_TARGETS
-from gpuwise.workload.tasks import tasks
+from gpuwise.workload.tasks import find_task, tasks
 from gpuwise.workload.transformer.tables import model_flop_per_token
 
 PURPOSES = ("train", "finetune", "infer", "embed", "rerank", "vision", "speech", "image", "video", "learn", "mixed")
@@ -70,6 +72,10 @@ class ModelJob:
     lora_targets: tuple[str, ...] = DEFAULT_TARGETS
     method_fixed: bool = False
     """The user fixed the method: no other is tried."""
+    task: str | None = None
+    """Task of the training, where it was named; None: judged as ``plan`` does."""
+    phased: RlWishes | None = None
+    """What is asked of a training whose step has phases."""
     bits: tuple[int, ...] = BITS
     load: Load = field(default_factory=Load)
     hours: float = 0.0
@@ -127,8 +133,9 @@ def training_job(
     seq_len: int | None = None,
     method: str | None = None,
     lora_targets: tuple[str, ...] = DEFAULT_TARGETS,
+    task: str | None = None,
 ) -> ModelJob:
-    """Training or fine-tuning of ``arch``. Raises InputError and UnknownNameError."""
+    """Training or fine-tuning of ``arch``, as ``task`` where that is given. Raises InputError and UnknownNameError."""
     tuning = purpose != "train"
     assumed: list[str] = []
     if method is not None and method not in METHODS:
@@ -139,11 +146,11 @@ def training_job(
         tokens = tasks()[method or "lora"].tokens or 0.0
         assumed.append(f"{format_count(tokens)} tokens to fine-tune on")
     _positive("tokens", tokens)
-    task, guess = (tasks()[method or "lora"], "") if tuning else task_of(arch, Wishes(tokens=tokens))
+    kind, guess = (tasks()[method or "lora"], "") if tuning else task_of(arch, Wishes(tokens=tokens, task=task))
     if guess:
         assumed.append(guess.split(", --for")[0])
     if seq_len is None:
-        seq_len, why = default_seq_len(arch, task)
+        seq_len, why = default_seq_len(arch, kind)
         assumed.append(f"sequences of {seq_len:,} tokens ({why})")
     if seq_len < 1 or (seq_len > arch.max_seq_len and arch.position == "learned"):
         raise InputError(
@@ -161,7 +168,31 @@ def training_job(
     verb = {"full": "train" if not tuning else "fine-tune all of", "lora": "fine-tune", "qlora": "fine-tune"}[chosen]
     name = f"{verb} {arch.name} on {format_count(tokens)} tokens"
     fixed = method is not None
-    return ModelJob(purpose, arch, name, tokens, seq_len, chosen, lora_targets, fixed, assumed=tuple(assumed))
+    return ModelJob(purpose, arch, name, tokens, seq_len, chosen, lora_targets, fixed, task, assumed=tuple(assumed))
+
+
+def phased_job(
+    arch: Architecture, *, task: str, tokens: float | None = None, seq_len: int | None = None, teacher: str | None = None
+) -> ModelJob:
+    """A training whose step has phases: GRPO, distillation, embeddings. Raises InputError and UnknownNameError."""
+    found = find_task(task)
+    texts = found.of_texts
+    asked = RlWishes(found.name, response_tokens=seq_len, teacher=teacher, tokens=tokens)
+    recipe, assumed = recipe_of(arch, find_cluster("H100-SXM"), asked, Wishes())
+    steps = steps_of(asked, recipe, assumed)
+    r = recipe.rollouts
+    name = f"{found.title} of {arch.name}, {steps:,} steps"
+    assumed = [a.replace("--mean-response", "plan --mean-response") for a in assumed if texts or "rewards" not in a]
+    return ModelJob(
+        "train",
+        arch,
+        name,
+        r.tokens * steps,
+        r.mean_length,
+        task=found.name,
+        phased=replace(asked, steps=steps, tokens=None),
+        assumed=tuple(assumed),
+    )
 
 
 def vision_job(arch: Architecture, *, images: float) -> ModelJob:

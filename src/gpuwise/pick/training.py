@@ -24,6 +24,7 @@ from gpuwise.plan.explain import layout
 from gpuwise.plan.goal import Wishes, make_goal
 from gpuwise.plan.hardware import BEST_MFU
 from gpuwise.plan.promise import promised
+from gpuwise.plan.rl.answer import RlWishes, plan_rl
 from gpuwise.plan.space.search import Fastest, find_fastest, no_layout
 from gpuwise.predict.kernels.run_formats import default_precision
 from gpuwise.predict.memory.device import usable_bytes
@@ -86,7 +87,10 @@ def fallbacks(job: ModelJob) -> tuple[Fallback, ...]:
     """The job as asked, then what the job permits when that does not fit."""
     plain = Wishes(tokens=job.tokens, seq_len=job.seq_len, lora_targets=job.lora_targets)
     if job.method == "full":
-        plain = replace(plain, task=None if job.purpose in ("train", "vision") else "full")  # None: judged as plan does
+        judged = job.purpose in ("train", "vision")
+        plain = replace(plain, task=job.task if judged else "full")
+        if job.phased is not None:
+            return (Fallback((), SAME, plain, FULL_BYTES),)
         light = (Fallback(changes, CHANGED, plain, LIGHT_BYTES) for changes in LIGHTER)
         return (Fallback((), SAME, plain, FULL_BYTES), *light)
     lora = Fallback((), SAME, replace(plain, lora_rank=LORA_RANK), FROZEN_BYTES)
@@ -169,6 +173,8 @@ def device_high(tuned: TrainingEstimate) -> float:
 def train_on(job: ModelJob, cluster: Cluster) -> TrainingChoice | TooLarge:
     """The job on ``cluster``, with the first fallback that fits with the requested probability; else with the first that is
     expected to fit. Raises InputError and UnpredictableError."""
+    if job.phased is not None:
+        return _phased(job, job.phased, cluster)
     smallest: TooLarge | None = None
     unlikely: TrainingChoice | None = None
     for fallback in possible_fallbacks(job, cluster.accelerator, cluster.n_accelerators):
@@ -185,6 +191,21 @@ def train_on(job: ModelJob, cluster: Cluster) -> TrainingChoice | TooLarge:
         if smallest is None or least_bytes < smallest.needed_bytes:
             smallest = TooLarge(max(least_bytes - usable_bytes(cluster.accelerator), 0.0), least_bytes)
     return unlikely or smallest or least_short_bytes(job, cluster.accelerator, cluster.n_accelerators)
+
+
+def _phased(job: ModelJob, asked: RlWishes, cluster: Cluster) -> TrainingChoice:
+    """The job's step as an estimate of its update whose seconds for tokens are those of all phases. Raises LayoutError where it
+    does not fit."""
+    step = plan_rl(job.arch, cluster, asked).step
+    update, tokens = step.training, step.recipe.rollouts.tokens
+    whole = replace(
+        update,
+        step_time_s=step.step_time_s.scaled(update.tokens_per_step / tokens),
+        tokens_per_s=step.step_time_s.inverse(tokens),
+        tokens_per_s_per_gpu=step.step_time_s.inverse(tokens / cluster.n_accelerators),
+    )
+    where = "" if step.generation is None else f", engines of tensor parallel {step.generation.ranks}"
+    return TrainingChoice(whole, fallbacks(job)[0], (), layout(update.strategy) + where, device_high(update))
 
 
 @lru_cache(4096)

@@ -120,9 +120,10 @@ def train(
     today: datetime.date,
     seq_len: int | None = None,
     precision: str | None = None,
+    task: str | None = None,
 ) -> ModelAnswer:
     """Training on ``tokens``: on GPUs the best plan there is, on a processor forward and backward in the best
-    format it has.
+    format it has. ``task``: pretrain, continue or full; None: judged as ``plan`` does.
 
     Raises what :func:`gpuwise.plan.api.make_plan` raises, and InputError for a count that cannot be meant.
     """
@@ -130,22 +131,24 @@ def train(
 
     if not 1 <= tokens <= LONGEST:
         raise InputError(f"{tokens:g} tokens", hint="from 1 to 1e18, like 300B")
-    task, guess = task_of(arch, Wishes(tokens=tokens))
-    length = seq_len or default_seq_len(arch, task)[0]
+    taken, guess = task_of(arch, Wishes(tokens=tokens, task=task))
+    if taken.prompts:
+        raise InputError(f"{taken.title} is planned alone", hint=f"gpuwise plan MODEL --on GPUS --for {taken.name}")
+    length = seq_len or default_seq_len(arch, taken)[0]
     if length > arch.max_seq_len:
         raise InputError(f"{arch.name} takes up to {arch.max_seq_len:,} tokens", hint="give a shorter --seq")
     tokens = max(tokens, float(length))
-    base = None if against is None else _cpu_train(against, arch, tokens, length, task)
-    wishes = Wishes(task=task.name, tokens=tokens, seq_len=length, precision=(precision,) if precision else ())
+    base = None if against is None else _cpu_train(against, arch, tokens, length, taken)
+    wishes = Wishes(task=taken.name, tokens=tokens, seq_len=length, precision=(precision,) if precision else ())
     rows: list[ModelRow] = []
     for target in on:
         cpu = isinstance(target, Cpu)
-        row = _cpu_train(target, arch, tokens, length, task) if cpu else _gpu_train(target, arch, wishes, today)
+        row = _cpu_train(target, arch, tokens, length, taken) if cpu else _gpu_train(target, arch, wishes, today)
         if base is not None and base.time_s is not None and row.time_s is not None:
             row = replace(row, speedup=ratio(base.time_s, row.time_s))
         rows.append(row)
     flop = tokens * model_flop_per_token(arch, length)
-    text = f"{tokens:.4g} tokens, sequences of {length:,}" + (f", taken as {task.title}" if guess else "")
+    text = f"{tokens:.4g} tokens, sequences of {length:,}" + (f", taken as {taken.title}" if guess or task else "")
     return ModelAnswer("train", arch, text, flop, count_parameters(arch).total * 2.0, None, tuple(rows), base)
 
 

@@ -43,6 +43,8 @@ def test_json_is_one_document_on_the_last_line(gpuwise: Callable[..., Any]) -> N
         (("--for", "dance", "--model", "gpt2"), "one of"),
         (("--for", "train", "--model", "gpt2"), "--tokens"),
         (("--for", "lora", "--method", "full", "--model", "gpt2"), "--for finetune"),
+        (("--for", "distill", "--model", "gpt2"), "--teacher"),
+        (("--for", "grpo", "--model", "gpt2", "--tokens", "1B"), "leave it out"),
         (("--for", "learn", "--budget", "-5"), "2000"),
         (("--for", "learn", "--rent", "--own"), "leave both out"),
         (("--for", "learn", "--vendor", "acme"), "NVIDIA"),

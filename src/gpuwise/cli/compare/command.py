@@ -20,9 +20,7 @@ else:
 def compare(
     *names: str,
     model: Annotated[str | None, Parameter(metavar="MODEL")] = None,
-    purpose: Annotated[
-        str | None, Parameter(show_default="training and serving", name="--for", metavar="train|finetune|infer")
-    ] = None,
+    purpose: Annotated[str | None, Parameter(show_default="training and serving", name="--for", metavar="TASK")] = None,
     tokens: Count | None = None,
     seq: Length | None = None,
     precision: Annotated[str | None, Parameter(show_default="bf16", metavar="FORMAT")] = None,
@@ -43,7 +41,7 @@ def compare(
     model
         Predict this model on each: a name (llama-3.1-8b), a Hugging Face config.json, or dimensions.
     purpose
-        train, finetune or infer.
+        train, finetune or infer; or a task: pretrain, continue, full, lora, qlora.
     tokens
         Tokens to train on or to generate, for time and cost: 15B, 300M.
     seq

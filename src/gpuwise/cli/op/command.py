@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from gpuwise.cli.options import Length, Whole, positive_count, whole_number
+from gpuwise.cli.options import Converter, Length, Whole, positive_count, whole_number
+from gpuwise.cli.options import task as task_word
 from gpuwise.cli.reports import report
 from gpuwise.cli.shown import options_shown
 from gpuwise.errors import InputError, UnknownNameError
@@ -56,6 +57,9 @@ def op(
     weights: Annotated[str | None, Parameter(show_default="Q4_K_M", metavar="FORMAT")] = None,
     context: Length | None = None,
     seq: Length | None = None,
+    task: Annotated[
+        str | None, Parameter(name="--for", converter=Converter(task_word), show_default="judged by tokens", metavar="TASK")
+    ] = None,
     precision: Annotated[str | None, Parameter(metavar="FORMAT")] = None,
     ram: Annotated[str | None, Parameter(metavar="MEMORY")] = None,
     shown: Shown | None = None,
@@ -91,6 +95,8 @@ def op(
         Tokens in the KV cache when decoding: 1024.
     seq
         Sequence length of train.
+    task
+        Task of train: pretrain, continue or full (fine-tune every weight).
     precision
         Format of train: fp32, tf32, fp16, bf16, fp8.
     ram
@@ -108,6 +114,7 @@ def op(
         "weights": weights,
         "context": context,
         "seq": seq,
+        "for": task,
         "precision": precision,
     }
     options = _options(kind, values)
@@ -141,7 +148,7 @@ OPTIONS: dict[str, tuple[str, ...]] = {
     "copy": (),
     "allreduce": (),
     "decode": ("weights", "context", "batch"),
-    "train": ("seq", "precision"),
+    "train": ("seq", "for", "precision"),
 }
 """What else an operation takes; anything else given with it would change nothing, so it is refused."""
 
@@ -194,7 +201,8 @@ def _of_model(kind: str, words: Sequence[str], on: list[Target], against: Cpu | 
     tokens = positive_count(words[1], "TOKENS")
     today = datetime.date.today()
     seq, precision = options.get("seq"), options.get("precision")
-    return one_model.train(arch, tokens, on, against, today=today, seq_len=seq, precision=precision)
+    asked = options.get("for")
+    return one_model.train(arch, tokens, on, against, today=today, seq_len=seq, precision=precision, task=asked)
 
 
 def _words(kind: str, sizes: tuple[str, ...]) -> tuple[str, ...]:

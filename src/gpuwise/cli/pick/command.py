@@ -20,8 +20,7 @@ PURPOSES = ("train", "finetune", "infer", "embed", "rerank", "vision", "speech",
 ALSO = {
     **dict.fromkeys(("run", "serve", "serving", "inference", "chat"), "infer"),
     **dict.fromkeys(("fine-tune", "fine-tuning", "finetuning"), "finetune"),
-    **dict.fromkeys(("training", "pretrain", "pretraining"), "train"),
-    "sft": "full",
+    "training": "train",
     **dict.fromkeys(("embedding", "embeddings"), "embed"),
     **dict.fromkeys(("reranking",), "rerank"),
     **dict.fromkeys(("images", "image-generation", "diffusion"), "image"),
@@ -30,8 +29,6 @@ ALSO = {
     **dict.fromkeys(("learning",), "learn"),
 }
 """Other words for a purpose."""
-METHODS = ("full", "lora", "qlora")
-"""Words for a purpose that are fine-tuning by that method."""
 EXAMPLE = "llama-3.1-8b"
 EXAMPLES = {
     "embed": "bert-base",
@@ -71,6 +68,8 @@ class PickWork:
     """Sequence length in training. Embedding and reranking: length of a passage or pair, 512."""
     method: Annotated[str | None, Parameter(show_default="LoRA; QLoRA if nothing else fits", metavar="full|lora|qlora")] = None
     """Fine-tuning: full, lora or qlora."""
+    teacher: Annotated[str | None, Parameter(metavar="MODEL")] = None
+    """Distillation: the model that is learnt from, or stored: its logits were computed before."""
     lora_targets: Annotated[str | None, Parameter(show_default="all-linear", metavar="LAYERS")] = None
     """Linear layers with adapters: all-linear, attention, mlp, or module names with commas (q_proj,v_proj)."""
     users: Whole | None = None
@@ -155,7 +154,8 @@ def pick(
         hunyuan-video.
     purpose
         train, finetune, infer (chat, serve), embed, rerank, vision (train on images), speech (transcribe), image (generate
-        images), video (generate videos), learn, or mixed (one GPU each to train, serve and develop).
+        images), video (generate videos), learn, or mixed (one GPU each to train, serve and develop); or a task of plan: pretrain,
+        continue, full, lora, qlora, dpo, grpo, rloo, ppo, distill, opd, contrastive (training of embeddings).
     by
         Ranking: cost, time, balance (time and cost), value (dollars per work at full load) or energy.
     top
@@ -203,15 +203,17 @@ def job_of(purpose: str, model: str | None, work: PickWork, within: Within) -> A
     """The options as a :class:`gpuwise.pick.jobs.ModelJob`. Raises InputError and UnknownNameError."""
     from gpuwise.facts.models.catalogue import find_model
     from gpuwise.facts.models.convnets import known_convnet
-    from gpuwise.pick.jobs import serving_job, training_job, vision_job
+    from gpuwise.pick.jobs import phased_job, serving_job, training_job, vision_job
     from gpuwise.pick.passes import pass_job
     from gpuwise.serve.engines.engine import bits_as_stored
     from gpuwise.workload.adapters import DEFAULT_TARGETS, split_targets
+    from gpuwise.workload.tasks import tasks
 
     purpose, work = purpose_of(purpose, work)
-    if purpose not in PURPOSES:
-        known = "it is one of " + ", ".join(PURPOSES)
-        words = [*PURPOSES, *ALSO, *METHODS]
+    task = next((t for t in tasks().values() if purpose in (t.name, *t.also) and purpose not in PURPOSES), None)
+    if purpose not in PURPOSES and task is None:
+        known = "it is one of " + ", ".join((*PURPOSES, *(name for name in tasks() if name not in PURPOSES)))
+        words = [*PURPOSES, *ALSO, *tasks()]
         near = [name for word in (*purpose.split(), purpose) for name in nearest_names(word, words, 1)]
         hint = f"did you mean {near[0]!r}? {known}" if near else known
         raise UnknownNameError("purpose", purpose, PURPOSES, hint=hint)
@@ -228,6 +230,12 @@ def job_of(purpose: str, model: str | None, work: PickWork, within: Within) -> A
         return _pass_job(purpose, arch, work, within)
     if purpose == "vision":
         return vision_job(arch, images=_training_images(work))
+    if task is not None and task.prompts:
+        _only(work, ("teacher", *(("tokens", "seq") if task.of_texts else ())), purpose)
+        return phased_job(arch, task=task.name, tokens=work.tokens, seq_len=work.seq, teacher=work.teacher)
+    if task is not None:
+        _only(work, ("tokens", "seq"), purpose)
+        return training_job(arch, tokens=work.tokens, seq_len=work.seq, task=task.name)
     if purpose != "infer":
         _only(work, ("tokens", "seq", "method", "lora_targets"), purpose)
         targets = DEFAULT_TARGETS if work.lora_targets is None else split_targets(work.lora_targets)
@@ -247,14 +255,25 @@ def job_of(purpose: str, model: str | None, work: PickWork, within: Within) -> A
 
 
 def purpose_of(text: str, work: PickWork) -> tuple[str, PickWork]:
-    """A purpose by any of its words; ``lora`` and ``qlora`` are ``finetune`` by that method. Raises InputError where another
-    method was given."""
+    """A purpose by any of its words, or a word for a task of ``plan``; ``full``, ``lora`` and ``qlora`` are ``finetune`` by that
+    method. Raises InputError where another method was given."""
+    from gpuwise.pick.jobs import METHODS
+    from gpuwise.workload.tasks import find_task
+
     word = ALSO.get(text.strip().lower(), text.strip().lower())
-    if word not in METHODS:
+    if word in PURPOSES:
         return word, work
-    if work.method not in (None, word):
+    try:
+        task = find_task(word)
+    except UnknownNameError:
+        return word, work
+    if task.name not in METHODS:
+        return word, work
+    if word in task.also and task.name == "lora":
+        return "finetune", work
+    if work.method not in (None, task.name):
         raise InputError(f"--for {word} with --method {work.method}", hint="write --for finetune, and the method you mean")
-    return "finetune", replace(work, method=word)
+    return "finetune", replace(work, method=task.name)
 
 
 def _training_images(work: PickWork) -> float:

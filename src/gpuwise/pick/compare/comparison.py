@@ -23,6 +23,7 @@ from gpuwise.serve.engines.engine import DEFAULT_ENGINE
 from gpuwise.serve.formats import FORMAT_OF_PRECISION as SERVED
 from gpuwise.serve.simulate.front import known_error
 from gpuwise.workload.strategy import PRECISIONS as TRAINED
+from gpuwise.workload.tasks import Task, find_task, tasks
 
 FEWEST, MOST = 2, 8
 
@@ -63,7 +64,8 @@ def compare_accelerators(
 ) -> Comparison:
     """Compare :data:`FEWEST` to :data:`MOST` accelerators or clusters by name, and with ``model`` what each does with it.
 
-    ``purpose`` is ``train``, ``finetune`` or ``infer``; None predicts training and, of a model that writes text, serving.
+    ``purpose`` is ``train``, ``finetune``, ``infer`` or a task of training; None predicts training and, of a model that writes
+    text, serving.
     ``precision`` is of the matrix products in training and of the weights in serving. Raises InputError and its kinds
     (UnknownNameError, AmbiguousNameError).
     """
@@ -89,20 +91,34 @@ def _work(
         for option, value in (("--for", purpose), ("--tokens", tokens), ("--seq", seq_len), ("--precision", precision))
         if value is not None
     ]
-    if purpose is not None and purpose not in PURPOSES:
-        raise UnknownNameError("purpose", purpose, PURPOSES, hint="it is one of " + ", ".join(PURPOSES))
+    task = None if purpose is None or purpose in PURPOSES else _task(purpose)
     if model is None:
         if options:
             raise InputError(f"{options[0]} without a model", hint="choose one, for example --model llama-3.1-8b")
         return None
     arch = find_model(model) if isinstance(model, str) else model
+    if task is not None:
+        purpose = "train" if task.method == "full" else "finetune"
     purposes = (purpose,) if purpose else ("train", "infer") if arch.kind == "decoder" else ("train",)
     _check_precision(precision, purposes)
     _check_numbers(tokens, seq_len)
     context = seq_len or min(CONTEXT_TOKENS, arch.max_seq_len)
-    work = ComparedWork(arch, purposes, tokens, seq_len, precision, context)
+    named = task.name if task is not None and task.method == "full" else None
+    work = ComparedWork(arch, purposes, tokens, seq_len, precision, context, named)
     check_work(work)
     return work
+
+
+def _task(word: str) -> Task:
+    """A task of training by its word. Raises InputError for one whose step has phases, UnknownNameError."""
+    known = {**dict.fromkeys(PURPOSES), **{t.name: t for t in tasks().values() if not t.prompts}}
+    try:
+        task = find_task(word)
+    except UnknownNameError:
+        raise UnknownNameError("purpose", word, known, hint="it is one of " + ", ".join(known)) from None
+    if task.prompts:
+        raise InputError(f"{task.title} is not compared", hint=f"gpuwise pick MODEL --for {word}, or plan it on each")
+    return task
 
 
 def _check_precision(precision: str | None, purposes: Sequence[str]) -> None:

@@ -43,6 +43,8 @@ class ComparedWork:
     seq_len: int | None
     precision: str | None
     context: int
+    task: str | None = None
+    """Task of the training of all weights; None: judged as ``plan`` does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +88,8 @@ def work_rows(subjects: Sequence[Subject], work: ComparedWork, today: datetime.d
 def train(subject: Subject, work: ComparedWork, way: TrainingMethod) -> TrainingResult:
     """Search the strategies of ``way`` on ``subject``. Raises InputError on what no subject could do."""
     precision = () if work.precision is None else (work.precision,)
-    wishes = replace(way.wishes, tokens=work.tokens, seq_len=work.seq_len, precision=precision)
+    task = None if way.wishes.fine_tuning or way.changes == QLORA else work.task
+    wishes = replace(way.wishes, task=task, tokens=work.tokens, seq_len=work.seq_len, precision=precision)
     try:
         fastest = promised_with(way.changes, work.arch, subject.cluster, wishes)
     except (UnpredictableError, LayoutError) as error:

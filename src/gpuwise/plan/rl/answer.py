@@ -101,7 +101,7 @@ def plan_rl(
     usual = recipe.task.stacks[0] if cluster.n_accelerators > 1 else recipe.task.stack_alone
     plain = replace(plain, stack=plain.stack or usual)
     step = rl_step(arch, cluster, recipe, plain)
-    steps = _steps(asked, recipe, assumed)
+    steps = steps_of(asked, recipe, assumed)
     price = price_of(cluster, today or datetime.date.today(), usd_per_hour=usd_per_hour, provider=provider)
     assumed += [a for a in step.goal.assumed if a.startswith(("precision", "attention")) or "any of" in a]
     one = run_of(arch, cluster, step.training, recipe.rollouts.tokens * steps, price, provider)
@@ -132,6 +132,10 @@ def recipe_of(arch: Architecture, cluster: Cluster, asked: RlWishes, wishes: Wis
         )
     if wishes.stack is not None and wishes.stack.partition("@")[0] not in task.stacks:
         raise InputError(f"{wishes.stack} has no {task.title} here", hint="it is planned with --stack " + ", ".join(task.stacks))
+    if cluster.accelerator.vendor.lower() not in ("nvidia", "amd"):
+        raise InputError(
+            f"no program of {task.title} is known here for {cluster.accelerator.name}", hint="plan it on GPUs of NVIDIA or AMD"
+        )
     if (asked.teacher is None) == task.teacher:
         raise InputError(
             f"{task.title} {'needs a' if task.teacher else 'has no'} teacher",
@@ -212,7 +216,7 @@ def _teacher(arch: Architecture, named: str | Architecture | None) -> Architectu
     return teacher
 
 
-def _steps(asked: RlWishes, recipe: Recipe, assumed: list[str]) -> int:
+def steps_of(asked: RlWishes, recipe: Recipe, assumed: list[str]) -> int:
     """Steps of the run; what was assumed is added."""
     task, r = recipe.task, recipe.rollouts
     if asked.tokens is not None:

@@ -285,9 +285,10 @@ def _next(d: At, ranked: list[At]) -> Command | None:
         return Command("How it serves", words=["gpuwise", "capacity", model, "--on", on, "--users", f"{job['users'].value}"])
     if job["tokens"] and job["purpose"].text in ("train", "finetune"):
         method = str(job["method"].value or "")
-        flags = [f"--{method}"] if method in ("lora", "qlora") else []
-        tokens = count_word(job["tokens"].number)
-        return Command("How it trains", words=["gpuwise", "plan", model, "--on", on, "--tokens", tokens, *flags])
+        flags = [f"--{method}"] if method in ("lora", "qlora") else ["--for", job["task"].text] if job["task"] else []
+        flags += ["--teacher", job["teacher"].text] if job["teacher"] else []
+        length = ["--steps", str(job["steps"].value)] if job["steps"] else ["--tokens", count_word(job["tokens"].number)]
+        return Command("How it trains", words=["gpuwise", "plan", model, "--on", on, *length, *flags])
     second = next((o for o in ranked if o["accelerator"].text != best["accelerator"].text), None)
     names = [best["accelerator"].text, second["accelerator"].text] if second is not None else []
     return Command("The first two side by side", words=["gpuwise", "compare", *names]) if names else None
