@@ -99,7 +99,7 @@ class _Batch(BudgetEngine):
         """Whether there is something for a batch; takes its blocks."""
         owner = self.owner
         self.now, n = owner.now, len(self.running)
-        if n and not owner.reads():
+        if n and not owner.reading:
             free = self.pool.free - self.phases[-self.decoded % self.limits.block_tokens]
             if free >= 0 and (not self.waiting or self._has_no_place(free)):  # a step of the same sequences
                 self.pool.take(self.pool.free - free)
@@ -109,7 +109,7 @@ class _Batch(BudgetEngine):
         self._take_prompt()
         self.busy = False
         self.step(math.inf)
-        owner.admissions = self.admissions
+        owner.admissions, owner.reading = self.admissions, self.partial >= 0
         return self.busy
 
     def _has_no_place(self, free: int) -> bool:
@@ -225,6 +225,8 @@ class PipelineEngine(Engine):
         self.free_s = [0.0] * (2 * len(stages.decode_shares) - 1)
         """When each stage, and each way between two, is done with the last batch."""
         self.scheduled_s = 0.0
+        self.reading = False
+        """Whether a prompt is in progress, in the batch that was scheduled last."""
         self.ways: dict[int, list[float]] = {}
         """Transfer times by batch tokens, as far as they occurred."""
 
@@ -242,13 +244,9 @@ class PipelineEngine(Engine):
         while self.now < arrival_s and (self.in_flight or self.running or self.waiting):
             self.step(arrival_s)
 
-    def reads(self) -> bool:
-        """Whether a prompt is in progress."""
-        return max([batch.partial for batch in self.batches]) >= 0
-
     def step(self, arrival_s: float) -> None:
         """Schedule a batch if there is a place and work for it; otherwise wait for the oldest, or until ``arrival_s``."""
-        if len(self.in_flight) < len(self.batches) and (self.waiting or self.reads()):
+        if len(self.in_flight) < len(self.batches) and (self.waiting or self.reading):
             for batch in self.batches:
                 if batch not in self.in_flight and self._launch(batch):
                     return
@@ -268,24 +266,35 @@ class PipelineEngine(Engine):
         """The batch on its way, if there is something for it."""
         if not batch.schedule():
             return False
-        n = tokens = batch.decoding
-        for new, _ in batch.chunks:
-            tokens += new
-        host = self.time.host[min(n + len(batch.chunks), len(self.time.host) - 1)]
-        at = max(self.now, self.scheduled_s + host if self.stages.hides_host else self.now)
+        n = tokens = rows = batch.decoding
+        stages, shares, hosts = self.stages, self.stages.decode_shares, self.time.host
+        if batch.chunks:
+            shares, rows = stages.prompt_shares, min(n + len(batch.chunks), len(hosts) - 1)
+            for new, _ in batch.chunks:
+                tokens += new
+        host, at = hosts[rows], self.now
         if not n:
-            batch.before_s = self.now
+            batch.before_s = at
+        if stages.hides_host and self.scheduled_s + host > at:
+            at = self.scheduled_s + host
         self.scheduled_s = at
         ways = self.ways.get(tokens)
         if ways is None:
-            ways = self.ways[tokens] = self.stages.ways(tokens)
-        shares = self.stages.prompt_shares if batch.chunks else self.stages.decode_shares
-        free, step_s = self.free_s, batch.step_s
-        at = free[0] = (at if at > free[0] else free[0]) + shares[0] * step_s
-        for i, way in enumerate(ways, 1):
-            at = free[2 * i - 1] = (at if at > free[2 * i - 1] else free[2 * i - 1]) + way
-            at = free[2 * i] = (at if at > free[2 * i] else free[2 * i]) + shares[i] * step_s
-        batch.end_s = at if self.stages.hides_host else at + host
+            ways = self.ways[tokens] = stages.ways(tokens)
+        free, step_s, i = self.free_s, batch.step_s, 1
+        if free[0] > at:
+            at = free[0]
+        at = free[0] = at + shares[0] * step_s
+        for way in ways:
+            if free[i] > at:
+                at = free[i]
+            at = free[i] = at + way
+            i += 1
+            if free[i] > at:
+                at = free[i]
+            at = free[i] = at + shares[i // 2] * step_s
+            i += 1
+        batch.end_s = at if stages.hides_host else at + host
         self.in_flight.append(batch)
         return True
 
@@ -294,8 +303,11 @@ class PipelineEngine(Engine):
         n = len(back.running)
         if not n or LEAST_ROUNDS * (self.time.fixed[n] + self.time.slope[n] * back.cache_tokens) > arrival_s - self.now:
             return
-        if self.reads() or any(b.chunks for b in self.in_flight):
+        if self.reading:
             return
+        for batch in self.in_flight:
+            if batch.chunks:
+                return
         rounds = back.rounds_left()
         if rounds < LEAST_ROUNDS + 2:
             return
