@@ -70,7 +70,7 @@ def read_cpu(root: Path = Path("/"), *, usable: int | None = None) -> CpuReading
         name: reason
         for name, value, reason in (
             ("model", model, "/proc/cpuinfo names none"),
-            ("cores", cores, "the topology is not told"),
+            ("cores", cores, "the topology is not reported"),
             ("governor", governors, "no frequency driver (as in most virtual machines)"),
             ("clock_max_hz", most, "no frequency driver (as in most virtual machines)"),
         )

@@ -80,7 +80,7 @@ class IntelDevices(DrmDevices):
         files, sensors, device = Files(card.card), Files(card.hwmon), Files(card.device)
         for reading in ("utilization", "memory_utilization", "memory_used_bytes", "encoder_utilization", "decoder_utilization"):
             files.missing(reading, _ROOT_ONLY)
-        files.missing("processes", "not told by this driver")
+        files.missing("processes", "not reported by this driver")
         energy_j = _micro(sensors.number("energy1_input", "energy_j"))
         mhz = files.number(_FILES[card.driver]["clock"], "sm_clock_hz")
         sample = Sample(

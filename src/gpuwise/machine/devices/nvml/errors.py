@@ -44,7 +44,7 @@ REASONS = {
     23: "out of resources",
     24: "frequency not supported",
     25: "the driver knows another form of the question",
-    26: "no longer told by this driver",
+    26: "no longer reported by this driver",
     27: "not ready",
     28: "no such GPU",
     29: "not in this state",

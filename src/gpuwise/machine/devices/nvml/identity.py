@@ -92,7 +92,7 @@ def _memory(read: Reader, name: str | None) -> tuple[int | None, bool | None]:
         v1 = read("memory_bytes", read.library.memory_v1, read.handle)
         total = None if v1 is None else v1[0]
     if total is None:
-        read.unknown("unified_memory", "the memory is not told")
+        read.unknown("unified_memory", "the memory is not reported")
         return None, None
     return total, False
 

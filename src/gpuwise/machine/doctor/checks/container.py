@@ -189,7 +189,7 @@ def docker(m: Machine) -> Iterator[Finding]:
         yield Finding(
             "docker-runtime-missing",
             Severity.LIMIT,
-            "Docker is told of NVIDIA's runtime, which is not installed",
+            "Docker's configuration names NVIDIA's runtime, which is not installed",
             ("/etc/docker/daemon.json names the runtime nvidia", "its program is not here"),
             "No container with a GPU starts.",
             (Fix("Install NVIDIA's container toolkit", install),),
@@ -321,7 +321,7 @@ def left_over_settings(m: Machine) -> Iterator[Finding]:
         yield Finding(
             "jax-told-cpu",
             Severity.LIMIT,
-            "JAX is told to use the CPU",
+            "JAX is set to use the CPU",
             (f"JAX_PLATFORMS={platforms}",),
             "It does not look for a GPU.",
             (Fix("Take it away", ("unset JAX_PLATFORMS JAX_PLATFORM_NAME",)),),
