@@ -299,7 +299,7 @@ def _rows(setting: Setting, space: Space, base: Strategy) -> Columns:
     return _columns(base, **{f: getattr(c, f)[ok] for f in ROWS})
 
 
-@lru_cache(maxsize=16)
+@lru_cache(maxsize=128)
 def blocks(setting: Setting, space: Space, *bases: Strategy) -> tuple[Block, ...]:
     """The whole space of each base as products, rows with the same allowed choices together. The bases
     share what the setting took from one of them (stack and context exchange)."""

@@ -219,7 +219,7 @@ class _Shared:
     tensors: dict[tuple[Block, int], TensorBytes]
 
 
-@lru_cache(maxsize=16)
+@lru_cache(maxsize=128)
 def _shared(
     arch: Architecture, system_count: int, blocks: tuple[Block, ...], seq_len: int, packed_document_len: int | None
 ) -> _Shared:
