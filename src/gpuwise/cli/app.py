@@ -108,6 +108,8 @@ GROUPS: dict[str, tuple[str, ...]] = {
 APPS = ("cost", "lab")
 """Commands with commands of their own, which have their examples themselves."""
 HELP_ALL = "--help-all"
+COMPLETION = "--completion"
+SHELLS = ("bash", "zsh", "fish", "powershell")
 
 
 def build(*, help_all: bool = False) -> App:
@@ -132,6 +134,18 @@ def build(*, help_all: bool = False) -> App:
             more = {} if name in APPS else {"help_epilogue": examples_text(name)}
             app.command(target, name=name, help=question, group=group, sort_key=j, **more)
     return app
+
+
+def completion(shell: str) -> str:
+    """The script that completes commands, options and choices in ``shell``. Raises InputError for a shell without one."""
+    if shell not in SHELLS:
+        raise InputError(f"no completion for {shell!r}", hint=f"write gpuwise {COMPLETION} and one of {', '.join(SHELLS)}")
+    return build().generate_completion(prog_name="gpuwise", shell=shell)
+
+
+def _complete(words: Sequence[str]) -> int:
+    sys.stdout.write(completion(" ".join(words)))
+    return 0
 
 
 def _default(value: Any) -> str | None:
@@ -277,7 +291,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
     try:
         try:
             with _trimmed_help(words), asking(words):
-                result = answered(words)
+                result = _complete(words[1:]) if words[:1] == [COMPLETION] else answered(words)
         except GpuwiseError as error:
             code = getattr(error, "exit_code", 2 if isinstance(error, InputError) else 1)  # of a script: its own
             result = _refuse(words, error, code)

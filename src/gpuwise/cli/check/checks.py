@@ -103,7 +103,7 @@ max_price = "$400"
 
 def read_checks(path: Path) -> list[Ready]:
     """The checks of a file, in its order. Raises FieldError on an unknown key, and on a limit or question that cannot be read."""
-    text, file = read_text(path), str(path)
+    text, file = read_text(path, hint=HINT), str(path)
     made = convert(parse_toml(text, file), ChecksFile, file, hint=HINT)
     if not made.checks:
         raise FieldError("there is no check", file=file, hint=HINT)
