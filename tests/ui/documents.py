@@ -13,6 +13,7 @@ from gpuwise.cli.app import run
 
 ASKED: dict[str, list[str]] = {
     "plan": ["plan", "gpt2", "--on", "4xA100-80GB", "--tokens", "1B"],
+    "phases": ["plan", "qwen2.5-1.5b", "--on", "8xH100-SXM", "--for", "grpo", "--response", "1024"],
     "fit": ["fit", "llama-3.1-8b", "--on", "4090", "--for", "train"],
     "pick": ["pick", "--for", "infer", "--model", "llama-3.1-8b"],
     "compare": ["compare", "H100-SXM", "A100-80GB"],

@@ -32,6 +32,7 @@ PAGES = {
     "wrong": ("/plan?model=gpt9&on=4090x&tokens=abc", "[role=alert]"),
 }
 LONG_PAGES = {
+    "phases": ("/plan?ask=phases&model=qwen2.5-7b&on=8xH100-SXM&for=grpo", "#step"),
     "run": ("/fit?model=llama-3.1-8b&on=4090&for=run", ".answer .scroll"),
     "pick": ("/choose?for=infer&model=llama-3.1-8b", ".answer .scroll"),
     "compare": ("/choose?ask=compare&names=H100-SXM,4090,L40S&model=llama-3.1-8b", ".answer .scroll"),

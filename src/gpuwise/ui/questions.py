@@ -20,6 +20,7 @@ from gpuwise.errors import InputError, UnknownNameError
 from gpuwise.files import read_text
 from gpuwise.lab.exercises import exercises
 from gpuwise.workload.strategy import NEUTRAL, OPTIONS
+from gpuwise.workload.tasks import tasks
 
 LONGEST = 200
 """Characters of one value."""
@@ -111,6 +112,32 @@ QUESTIONS: Mapping[str, Question] = {
             *MONEY,
         ),
         needs=("model",),
+    ),
+    "phases": Question(
+        "plan",
+        "RL, distillation, embeddings",
+        (
+            SUBJECT,
+            GPUS,
+            _choice("for", "Task", " ".join(t.name for t in tasks().values() if t.prompts), more=False),
+            Field("teacher", "Teacher, of distillation", example="llama-3.1-70b"),
+            Field("prompts", "Prompts a step", example="128", more=True),
+            Field("group", "Responses to a prompt", example="8", more=True),
+            Field("prompt", "Longest prompt", example="1024", more=True),
+            Field("response", "Longest response", example="8192", more=True),
+            Field("mean_response", "Mean response", example="4096", more=True),
+            Field("updates", "Updates a step", example="2", more=True),
+            Field("steps", "Steps", example="500", more=True),
+            Field("engine_gpus", "GPUs to generate", example="4", more=True),
+            Field("engine_ranks", "Ranks of an engine", example="2", more=True),
+            Field("seq", "Length of a text", example="512", more=True),
+            Field("global_batch", "Texts or queries a step", example="2048", more=True),
+            Field("lora", "LoRA", "flag", more=True),
+            Field("reference", "Reference model", "flag", more=True),
+            *(f for f in _strategy() if f.name in ("stack", "tp", "pp", "micro_batch", "recompute", "qlora")),
+            *MONEY,
+        ),
+        needs=("model", "on", "for"),
     ),
     "fit": Question(
         "fit",
@@ -449,7 +476,7 @@ PAGES = (
             ("Is my machine ready, and why is it slow?", "/machine"),
         ),
     ),
-    Page("plan", "Plan", "Which layout, how long, how much, to train this?", ("plan",)),
+    Page("plan", "Plan", "Which layout, how long, how much, to train this?", ("plan", "phases")),
     Page("fit", "Fit", "Can I run it, adapt it, train it on this device, and what makes it fit?", ("fit",), own=True),
     Page(
         "choose",

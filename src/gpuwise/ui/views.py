@@ -15,6 +15,7 @@ from gpuwise.report.answers import choosing, costs, lab, machine, scores, servin
 from gpuwise.report.answers.answer import Answer, plain
 from gpuwise.report.answers.exported import pictures
 from gpuwise.report.answers.look import style
+from gpuwise.report.answers.rl import rl_answer
 from gpuwise.report.answers.running import run_answer
 from gpuwise.report.answers.strategy import option_query
 from gpuwise.report.answers.training import fit_answer, plan_answer
@@ -36,6 +37,7 @@ def _fit(document: Document) -> Answer:
 
 ANSWERS: Mapping[str, Callable[[Document], Answer]] = {
     "plan": plan_answer,
+    "phases": rl_answer,
     "fit": _fit,
     "pick": choosing.pick_answer,
     "compare": choosing.compare_answer,
