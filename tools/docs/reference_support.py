@@ -12,6 +12,7 @@ from gpuwise.facts.loading import Field
 from gpuwise.facts.models.convnets import CONVNET_SCHEMA
 from gpuwise.facts.models.denoisers import DENOISER_SCHEMA
 from gpuwise.facts.models.known_runs import KNOWN_RUN_SCHEMA
+from gpuwise.facts.models.trained import TRAINED_SCHEMA
 from gpuwise.facts.offers.notebooks import NOTEBOOK_SCHEMA
 from gpuwise.facts.software.compatibility import (
     CUDA_ERROR_SCHEMA,
@@ -67,6 +68,11 @@ def support_formats() -> Iterable[tuple[str, str, Mapping[str, Field]]]:
         "convnets.toml",
         "One table is a residual network of convolutions: its blocks, and what `capacity --workload vision` serves it at.",
         CONVNET_SCHEMA,
+    )
+    yield (
+        "trained.toml",
+        "One table is a network that is trained by name: what a step of it is made for by default.",
+        TRAINED_SCHEMA,
     )
     yield (
         "speech_programs.toml",

@@ -44,6 +44,8 @@ class CapturedStep:
     """Batches tried, with ``batch="auto"``."""
     captures: int = 0
     """Captures that were run for all of the answer."""
+    notes: tuple[str, ...] = ()
+    """Assumptions about a step that is trained by name; nothing was captured for it."""
 
 
 @dataclass(frozen=True, slots=True)

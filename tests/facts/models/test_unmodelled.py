@@ -17,7 +17,7 @@ from gpuwise.workload.transformer.parameters import count_parameters
         ("rwkv-7", "recurrence"),
         ("dinov2-large", "plain vision"),
         ("resnet50", "plain vision"),
-        ("stable-diffusion-xl", "training such"),
+        ("stable-diffusion-xl", "trained by name"),
         ("gpt-4o", "not published"),
         ("claude-3.5-sonnet", "not published"),
     ],

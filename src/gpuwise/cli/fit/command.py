@@ -11,6 +11,7 @@ from gpuwise.cli.options import LEFT_OPEN, NOTHING_FIXED, LayoutOptions, Length,
 from gpuwise.cli.reports import report
 from gpuwise.cli.rollouts import NO_ROLLOUTS, RolloutOptions, has_phases, refuse_rollouts, rl_wishes
 from gpuwise.cli.shown import options_shown, parts_shown
+from gpuwise.cli.step.named import NO_PICTURES, PictureOptions, refuse_pictures
 from gpuwise.cli.step.options import NO_CODE, OwnCode, is_own_code, refuse_arguments, refuse_own
 from gpuwise.errors import InputError
 
@@ -38,6 +39,7 @@ def fit(
     training: Training = LEFT_OPEN,
     rollouts: RolloutOptions = NO_ROLLOUTS,
     fixed: LayoutOptions = NOTHING_FIXED,
+    pictures: PictureOptions = NO_PICTURES,
     code: OwnCode = NO_CODE,
     shown: Shown | None = None,
     json: Annotated[bool, Parameter(negative="")] = False,
@@ -72,16 +74,13 @@ def fit(
         One JSON document on the last line of stdout.
     """
     purpose, training = training.purpose, replace(training, purpose=None)
-    if (drawn := _drawn(model, purpose)) is not None:
+    given = (training, rollouts, fixed, code, pictures)
+    options = given != (LEFT_OPEN, NO_ROLLOUTS, NOTHING_FIXED, NO_CODE, NO_PICTURES) or bool(arguments)
+    if (drawn := _drawn(model, purpose)) is not None and not options:
         return _job(drawn, on, ram, shown, json=json)
-    options = (
-        training != LEFT_OPEN
-        or rollouts != NO_ROLLOUTS
-        or fixed != NOTHING_FIXED
-        or code != NO_CODE
-        or bool(arguments)
-        or is_own_code(model)
-    )
+    if not options and purpose in (None, "run") and (writer := _writes(model)) is not None:
+        return _local(writer, on, purpose or _of_parts(shown), context, weights, ram, shown, json=json)
+    options = options or is_own_code(model)
     use = purpose or ("own" if options else _of_parts(shown))
     if use in (None, "run"):
         refuse_own(code)
@@ -110,7 +109,8 @@ def fit(
     if is_own_code(model):
         from gpuwise.cli.step.fit import fit_own
 
-        return fit_own(model, device, training, fixed, code, arguments, shown=shown, json=json)
+        return fit_own(model, device, training, fixed, code, arguments, pictures, shown=shown, json=json)
+    refuse_pictures(pictures)
     refuse_own(code)
     refuse_arguments(arguments)
     from gpuwise.plan.api import make_fit
@@ -176,6 +176,14 @@ def _drawn(model: str, purpose: str | None) -> Model | None:
     from gpuwise.facts.models.denoisers import known_denoiser
 
     return (known_denoiser(model) if purpose in (None, "run") else None) or (known_convnet(model) if purpose == "run" else None)
+
+
+def _writes(model: str) -> str | None:
+    """The id of a vision-language model, which is run as the language model that it has; None for others."""
+    from gpuwise.facts.models.trained import known_trained
+
+    network = known_trained(model)
+    return network.id if network is not None and network.kind == "vision-language" else None
 
 
 def _job(model: Model, on: str | None, ram: str | None, shown: Shown | None, *, json: bool) -> int:

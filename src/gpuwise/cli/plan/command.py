@@ -19,6 +19,7 @@ from gpuwise.cli.options import (
 from gpuwise.cli.reports import report
 from gpuwise.cli.rollouts import NO_ROLLOUTS, RolloutOptions, has_phases, refuse_rollouts, rl_wishes
 from gpuwise.cli.shown import options_shown
+from gpuwise.cli.step.named import NO_PICTURES, PictureOptions, refuse_pictures
 from gpuwise.cli.step.options import NO_CODE, OwnCode, is_own_code, refuse_arguments, refuse_own
 from gpuwise.errors import InputError
 
@@ -39,6 +40,7 @@ def plan(
     training: Training = LEFT_OPEN,
     rollouts: RolloutOptions = NO_ROLLOUTS,
     fixed: LayoutOptions = NOTHING_FIXED,
+    pictures: PictureOptions = NO_PICTURES,
     code: OwnCode = NO_CODE,
     price: Money | None = None,
     provider: Annotated[str | None, Parameter(metavar="NAME")] = None,
@@ -90,8 +92,20 @@ def plan(
                 hint="with your own code and ResNets give --samples",
             )
         return plan_own(
-            model, on, training, fixed, code, arguments, samples=samples, price=price, provider=provider, shown=shown, json=json
+            model,
+            on,
+            training,
+            fixed,
+            code,
+            arguments,
+            pictures,
+            samples=samples,
+            price=price,
+            provider=provider,
+            shown=shown,
+            json=json,
         )
+    refuse_pictures(pictures)
     refuse_own(code)
     refuse_arguments(arguments)
     if has_phases(training.purpose):

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from gpuwise.cli.options import LayoutOptions, Training
 from gpuwise.cli.progress import progress
 from gpuwise.cli.reports import report
-from gpuwise.cli.step.options import OwnCode, batch_of, changes_of, refuse_layout, subject_of
+from gpuwise.cli.step.named import NO_PICTURES, PictureOptions, named_step, refuse_pictures
+from gpuwise.cli.step.options import OwnCode, batch_of, changes_of, refuse_code, refuse_layout, subject_of
 
 if TYPE_CHECKING:
     from gpuwise.cli.shown import Shown
@@ -21,6 +22,7 @@ def fit_own(
     fixed: LayoutOptions,
     code: OwnCode,
     arguments: Sequence[str] = (),
+    pictures: PictureOptions = NO_PICTURES,
     *,
     shown: Shown | None = None,
     json: bool,
@@ -29,14 +31,21 @@ def fit_own(
     from gpuwise.facts.hardware.naming import USUAL, find_cluster
     from gpuwise.plan.own.fit import fit_step
 
-    refuse_layout(training, fixed)
     if code.timeline or code.snapshot or code.trace:
         from gpuwise.cli.step.files import check_files
 
         check_files(code)
-    cluster, batch = find_cluster(on, prefer=USUAL), batch_of(code.batch)
+    cluster, batch = find_cluster(on, prefer=USUAL), batch_of(code.batch) or fixed.micro_batch
     changes = changes_of(code.change)
-    subject, options = subject_of(text, code, arguments)
+    subject: Any = named_step(text, cluster.accelerator, training, fixed, pictures, batch)
+    options: Mapping[str, Any] = {}
+    if subject is None:
+        refuse_pictures(pictures)
+        refuse_layout(training, fixed)
+        subject, options = subject_of(text, code, arguments)
+    else:
+        refuse_code(code, arguments)
+        batch = batch or subject.batch
     with progress() as tell:
         answer = fit_step(
             subject,

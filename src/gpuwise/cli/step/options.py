@@ -57,9 +57,11 @@ NO_CODE = OwnCode()
 
 
 def is_own_code(text: str) -> bool:
-    """Whether ``text`` names code, a Hugging Face configuration to build or a residual network, which is built as code, rather
-    than a model of the catalogue."""
-    return text.startswith(HUGGING_FACE) or is_target(text) or _convnet(text) is not None
+    """Whether ``text`` names code, a Hugging Face configuration to build, a residual network, which is built as code, or a
+    network with a shipped table of operations, rather than a model of the catalogue."""
+    from gpuwise.cli.step.named import is_named
+
+    return text.startswith(HUGGING_FACE) or is_target(text) or _convnet(text) is not None or is_named(text)
 
 
 def _convnet(text: str) -> Any:
@@ -102,6 +104,15 @@ def refuse_arguments(arguments: Sequence[str]) -> None:
             f"unexpected: {' '.join(arguments)}",
             hint="only a whole script has its own arguments: gpuwise fit train.py -- --lr 0.1",
         )
+
+
+def refuse_code(code: OwnCode, arguments: Sequence[str]) -> None:
+    """Raises InputError for options of code where a network is trained by name."""
+    refuse_arguments(arguments)
+    taken = ("batch", "change", "remedies", "conf", "timeline", "snapshot", "trace")
+    for name in given(code, NO_CODE):
+        if name not in taken:
+            raise InputError(f"--{name} is for your own code, like train.py:make_step", hint=f"leave --{name} out")
 
 
 def refuse_layout(training: Training, fixed: LayoutOptions) -> None:
@@ -155,7 +166,7 @@ def subject_of(text: str, code: OwnCode, arguments: Sequence[str] = ()) -> tuple
     return target, options
 
 
-WITH_NUMBER = ("batch", "chunked_loss", "lora", "micro_batches")
+WITH_NUMBER = ("batch", "chunked_loss", "lora", "micro_batches", "qlora")
 WITH_WORD: Mapping[str, tuple[str, ...]] = {
     "allocator": (),
     "autocast": ("bf16", "fp16"),
@@ -171,7 +182,7 @@ def changes_of(texts: Sequence[str]) -> tuple[Change, ...]:
     from gpuwise.workload.changes.registry import kind_of
 
     made: list[Change] = []
-    for text in texts:
+    for text in (word for words in texts for word in words.split()):
         name, _, argument = text.partition("=")
         name = kind_of(name.strip().replace("-", "_")).name
         made.append(Change(name, _argument(name, argument.strip())))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from gpuwise.cli.options import LayoutOptions, Training
 from gpuwise.cli.progress import progress
 from gpuwise.cli.reports import report
-from gpuwise.cli.step.options import OwnCode, batch_of, refuse_layout, subject_of
+from gpuwise.cli.step.named import NO_PICTURES, PictureOptions, named_step, refuse_pictures
+from gpuwise.cli.step.options import OwnCode, batch_of, refuse_code, refuse_layout, subject_of
 from gpuwise.errors import InputError
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ def captured_plan(
     fixed: LayoutOptions,
     code: OwnCode,
     arguments: Sequence[str] = (),
+    pictures: PictureOptions = NO_PICTURES,
     *,
     samples: float | None,
     price: float | None,
@@ -31,12 +33,20 @@ def captured_plan(
 ) -> Plan[StepEstimate]:
     """Capture and predict. Raises what :func:`gpuwise.plan.own.plan.plan_step` raises."""
     from gpuwise.facts.hardware.naming import USUAL, find_cluster
-    from gpuwise.plan.own.plan import plan_step
+    from gpuwise.plan.own.plan import REFERENCE_CARD, plan_step
 
-    refuse_layout(training, fixed)
     cluster = None if on is None else find_cluster(on, prefer=USUAL)
-    batch = batch_of(code.batch)
-    subject, options = subject_of(text, code, arguments)
+    batch = batch_of(code.batch) or fixed.micro_batch
+    card = (cluster or find_cluster(REFERENCE_CARD)).accelerator
+    subject: Any = named_step(text, card, training, fixed, pictures, batch)
+    options: Mapping[str, Any] = {}
+    if subject is None:
+        refuse_pictures(pictures)
+        refuse_layout(training, fixed)
+        subject, options = subject_of(text, code, arguments)
+    else:
+        refuse_code(code, arguments)
+        batch, samples = batch or subject.batch, samples or subject.network.samples
     with progress() as tell:
         return plan_step(
             subject,
@@ -63,6 +73,7 @@ def plan_own(
     fixed: LayoutOptions,
     code: OwnCode,
     arguments: Sequence[str] = (),
+    pictures: PictureOptions = NO_PICTURES,
     *,
     samples: float | None,
     price: float | None,
@@ -79,7 +90,7 @@ def plan_own(
         from gpuwise.cli.step.files import check_files
 
         check_files(code)
-    answer = captured_plan(text, on, training, fixed, code, arguments, samples=samples, price=price, provider=provider)
+    answer = captured_plan(text, on, training, fixed, code, arguments, pictures, samples=samples, price=price, provider=provider)
     if code.timeline or code.snapshot or code.trace:
         from gpuwise.cli.step.files import write_files
 

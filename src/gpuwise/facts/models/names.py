@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from gpuwise.errors import AmbiguousNameError, InputError, UnknownNameError, nearest_names
 from gpuwise.facts.hardware.naming import find_cluster
-from gpuwise.facts.models.unmodelled import refuse_unmodelled
+from gpuwise.facts.models.unmodelled import refuse_unmodelled, refuse_vision_language
 
 _TOKEN = re.compile(r"\d+x\d+[a-z]?|\d+(?:\.\d+)*[a-z](?:\d+)?(?![a-z])|\d+(?:\.\d+)*|[a-z]+")
 _SIZE = re.compile(r"\d+(?:\.\d+)?[mbt]\d*|\d+x\d+b")
@@ -163,6 +163,7 @@ def resolve_model_name(name: str, table: NameTable) -> str:
         return _only(name, candidates, usual)
     if usual is not None:
         raise UnknownNameError("model", name[:80], (), hint=f"the usual one has the language model {usual!r}: name that")
+    refuse_vision_language(name)
     _refuse_hardware(name)
     meant = _misspelt(name, table)
     known = nearest_names(name, table.ids)

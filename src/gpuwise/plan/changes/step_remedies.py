@@ -18,7 +18,7 @@ from gpuwise.plan.changes.remedy import remedy_order
 from gpuwise.plan.changes.trial import StepRemedy, Trial
 from gpuwise.plan.checkpointing.selection import select_checkpoints
 from gpuwise.plan.step.estimates import StepEstimate
-from gpuwise.plan.step.source import Source, capability_of
+from gpuwise.plan.step.source import StepSource, capability_of
 from gpuwise.plan.step.time_parts import op_seconds
 from gpuwise.workload.capture.captured import Capture, Category, OpFlag
 from gpuwise.workload.changes.change import Change, Sites
@@ -50,7 +50,7 @@ class Remedies:
 
 
 def find_remedies(
-    source: Source,
+    source: StepSource,
     accelerator: Accelerator,
     capture: Capture,
     sites: Sites,
@@ -65,7 +65,7 @@ def find_remedies(
     """Try every change that may save memory on the step; ``tell`` receives the name of each before its capture."""
     trial = Trial(source, accelerator, capture, sites, base, batch, seq, conf, compiled, tell)
     remedies: list[StepRemedy] = []
-    listed = list(memory_changes(capture, sites, accelerator, conf))
+    listed = list(source.lighter(accelerator) or memory_changes(capture, sites, accelerator, conf))
     trial.of = len(listed)
     for changes in listed:
         _keep(remedies, trial.tried(changes), accelerator)

@@ -8,7 +8,7 @@ from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.plan.changes.step_remedies import Changes, half_precision
 from gpuwise.plan.changes.trial import StepRemedy, Trial
 from gpuwise.plan.step.estimates import StepEstimate
-from gpuwise.plan.step.source import Source, capability_of
+from gpuwise.plan.step.source import StepSource, capability_of
 from gpuwise.workload.capture.captured import Capture
 from gpuwise.workload.changes.change import Change, Sites
 
@@ -19,7 +19,7 @@ LARGER = (2, 4)
 
 
 def find_speedups(
-    source: Source,
+    source: StepSource,
     accelerator: Accelerator,
     capture: Capture,
     sites: Sites,

@@ -9,11 +9,10 @@ from gpuwise.errors import GpuwiseError
 from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.plan.changes.remedy import Remedy, remedy_of
 from gpuwise.plan.step.estimates import StepEstimate, measure, with_host_optimizer
-from gpuwise.plan.step.source import Source
+from gpuwise.plan.step.source import StepSource
 from gpuwise.workload.capture.captured import Capture
 from gpuwise.workload.changes.change import Change, Sites
-from gpuwise.workload.changes.diff import snippet
-from gpuwise.workload.changes.registry import kind_of, label
+from gpuwise.workload.changes.registry import label
 
 StepRemedy = Remedy[StepEstimate]
 
@@ -22,7 +21,7 @@ StepRemedy = Remedy[StepEstimate]
 class Trial:
     """A step as it is, and what it is to be captured again with. ``failed`` gathers the changes that broke it, and how."""
 
-    source: Source
+    source: StepSource
     accelerator: Accelerator
     capture: Capture
     sites: Sites
@@ -51,7 +50,7 @@ class Trial:
             return None
         if made is None:
             return None
-        remedy = remedy_of(changes, self.base, made[1], name=self.name(changes), lines=snippet(changes, self.sites))
+        remedy = remedy_of(changes, self.base, made[1], name=self.name(changes), lines=self.source.lines(changes, self.sites))
         return self._for_as_many_samples(remedy)
 
     def name(self, changes: tuple[Change, ...]) -> str:
@@ -66,7 +65,7 @@ class Trial:
         under them."""
         by_effect: dict[object, list[Change]] = {}
         for change in changes:
-            by_effect.setdefault(kind_of(change).step, []).append(change)
+            by_effect.setdefault(self.source.effect_of(change), []).append(change)
         conf = next((str(c.argument) for c in by_effect.get("allocator", ())), self.conf)
         compiled = True if "timing" in by_effect else self.compiled
         parts = next((int(str(c.argument)) for c in changes if c.name == "micro_batches"), 1)

@@ -85,6 +85,7 @@ def _head(step: CapturedStep) -> dict[str, object]:
         "flop": capture.flop(),
         "settings": capture.settings,
         "findings": capture.findings,
+        **({"assumed": list(step.notes)} if step.notes else {}),
         "parameter_bytes_by_module": dict(
             sorted(capture.parameter_bytes_by_module.items(), key=lambda item: -item[1])[:MOST_MODULES]
         ),

@@ -19,12 +19,13 @@ from gpuwise.plan.changes.batch_search import search_batches
 from gpuwise.plan.changes.step_remedies import find_remedies
 from gpuwise.plan.changes.trial import Trial
 from gpuwise.plan.larger import larger_hardware
+from gpuwise.plan.own.named import NamedStep
 from gpuwise.plan.step.estimates import StepEstimate, measure
-from gpuwise.plan.step.source import PRECISIONS, Source
+from gpuwise.plan.step.source import PRECISIONS, Source, StepSource
 from gpuwise.workload.capture.captured import Capture
 from gpuwise.workload.capture.heap import frozen_heap
 from gpuwise.workload.changes.change import Change, Sites
-from gpuwise.workload.changes.registry import Why, clash, kind_of, label
+from gpuwise.workload.changes.registry import Why, clash, label
 
 Batch = int | Literal["auto"] | None
 Tell = Callable[[str], None]
@@ -42,9 +43,11 @@ def source_of(
     name: str | None = None,
     options: Mapping[str, object] | None = None,
     ranks: int = 1,
-) -> Source:
+) -> StepSource:
     """``subject`` (``train.py:make_step``, a function that makes a step, a module class, a transformers configuration) with
     the requested precision and optimizer. Raises UnknownNameError for an unknown precision or optimizer."""
+    if isinstance(subject, NamedStep):
+        return subject
     if precision not in PRECISIONS:
         raise UnknownNameError("precision", precision, PRECISIONS, hint="it is one of " + ", ".join(PRECISIONS))
     changes = PRECISIONS[precision]
@@ -151,7 +154,7 @@ def _changed(trial: Trial, step: CapturedStep, changes: tuple[Change, ...]) -> t
     """The step with ``changes`` made to it. Raises InputError where they do nothing, clash, or the step breaks under them."""
     name = trial.name(changes)
     for i, change in enumerate(changes):
-        effect = kind_of(change).step
+        effect = trial.source.effect_of(change)
         if isinstance(effect, Why) or (effect == "ranks" and change.name != "offload_optimizer"):
             why = effect.text if isinstance(effect, Why) else "it takes several ranks"
             raise InputError(f"{label(change)} is not a change to a step: {why}", hint="take one that `fit --remedies` names")
@@ -167,10 +170,14 @@ def _changed(trial: Trial, step: CapturedStep, changes: tuple[Change, ...]) -> t
 
 
 def estimate_at_bound(
-    source: Source, card: Accelerator, step: CapturedStep, judge: Callable[[Capture], StepEstimate], tell: Tell
+    source: StepSource, card: Accelerator, step: CapturedStep, judge: Callable[[Capture], StepEstimate], tell: Tell
 ) -> StepEstimate | None:
     """The step with every size that depends on values the most it can be; None where none does, or where shares were given."""
-    if "guess" in source.options or not any(f.kind == "data-dependent" for f in step.capture.findings):
+    if (
+        not isinstance(source, Source)
+        or "guess" in source.options
+        or not any(f.kind == "data-dependent" for f in step.capture.findings)
+    ):
         return None
     tell(f"{source.name} at its upper bound")
     largest = replace(source, options={**source.options, "guess": "bound"})
@@ -199,7 +206,7 @@ def _check_ready(batch: Batch, precision: str, optimizer: str | None, changes: S
 
 
 def captured_at(
-    source: Source,
+    source: StepSource,
     card: Accelerator,
     batch: Batch,
     seq: int | None,
@@ -214,7 +221,7 @@ def captured_at(
     if batch != "auto":
         tell(source.name)
         capture, sites = source.captured(card, batch, seq)
-        step = CapturedStep(source.name, capture, batch or capture.batch, seq, precision, sites, None, 1)
+        step = CapturedStep(source.name, capture, batch or capture.batch, seq, precision, sites, None, 1, source.notes)
         return step, judge(capture)
     cache: dict[int, tuple[Capture, Sites]] = {}
 
@@ -232,5 +239,5 @@ def captured_at(
         largest_batch = search.points[0].batch if search.points else min(cache)
     n = search.captures + (largest_batch not in cache)
     capture = cache[largest_batch][0] if largest_batch in cache else capture_at(largest_batch)
-    step = CapturedStep(source.name, capture, largest_batch, seq, precision, sites, search, n)
+    step = CapturedStep(source.name, capture, largest_batch, seq, precision, sites, search, n, source.notes)
     return step, search.point(largest_batch).estimate

@@ -16,10 +16,13 @@ from gpuwise.money.energy import energy
 from gpuwise.plan.answer import CapturedStep, Option, Plan
 from gpuwise.plan.changes.step_speedups import find_speedups
 from gpuwise.plan.own.fit import Batch, Tell, captured_at, check_batch, is_known, silent, source_of
+from gpuwise.plan.own.named import NamedStep
 from gpuwise.plan.step.estimates import StepEstimate, measure
-from gpuwise.plan.step.scaling import scaling_of
+from gpuwise.plan.step.scaling import FSDP, scaling_of
 from gpuwise.plan.step.source import capability_of
 from gpuwise.predict.estimate import Estimate
+from gpuwise.predict.memory.capture import captured_memory
+from gpuwise.predict.parallel.sharding import Sharding, sharded
 from gpuwise.workload.capture.captured import Capture
 from gpuwise.workload.capture.heap import frozen_heap
 
@@ -87,7 +90,16 @@ def plan_step(
             cluster, estimate = best.cluster, best.estimate
     one = _time_of(estimate)
     scaling = scaling_of(cluster, capture, estimate, one, size or 1)
-    whole = next(s.step_time_s for s in scaling if s.n == cluster.n_accelerators)
+    chosen = next(s for s in scaling if s.n == cluster.n_accelerators)
+    if isinstance(source, NamedStep) and cluster.n_accelerators > 1 and chosen.fits is False:
+        split = next((s for s in scaling if s.n == chosen.n and s.how == FSDP and s.fits), None)
+        if split is not None:
+            rank = sharded(capture, Sharding("zero3", split.n)).capture
+            estimate = replace(estimate, memory=captured_memory(rank, cluster.accelerator, allocator_conf=allocator_conf))
+            chosen, note = split, f"weights, gradients and optimizer states split over {split.n} GPUs (FSDP)"
+            step = replace(step, notes=(*step.notes, note))
+            scaling = (*(s for s in scaling if s is not split and s.n < split.n), split)
+    whole = chosen.step_time_s
     speedups = None
     if remedies and source is not None:
         speedups, more = find_speedups(

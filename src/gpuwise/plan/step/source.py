@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.workload.capture.captured import Capture
 from gpuwise.workload.capture.errors import UserCodeError
 from gpuwise.workload.changes.change import Change, Sites
+from gpuwise.workload.changes.diff import snippet
+from gpuwise.workload.changes.registry import kind_of
 
 PRECISIONS: Mapping[str, tuple[Change, ...]] = {
     "as-is": (),
@@ -19,6 +21,25 @@ PRECISIONS: Mapping[str, tuple[Change, ...]] = {
     "tf32": (Change("tf32", True),),
 }
 """Changes to the step for each requested precision."""
+
+
+class StepSource(Protocol):
+    """What makes a step: own code (:class:`Source`), or a shipped table (:mod:`gpuwise.plan.own.named`)."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def options(self) -> Mapping[str, Any]: ...
+    @property
+    def is_script(self) -> bool: ...
+    @property
+    def notes(self) -> tuple[str, ...]: ...
+    def effect_of(self, change: Change) -> object: ...
+    def lines(self, changes: Sequence[Change], sites: Sites) -> tuple[str, ...]: ...
+    def lighter(self, accelerator: Accelerator) -> tuple[tuple[Change, ...], ...] | None: ...
+    def captured(
+        self, accelerator: Accelerator, batch: int | None, seq: int | None = None, changes: Sequence[Change] = (), parts: int = 1
+    ) -> tuple[Capture, Sites]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +55,26 @@ class Source:
     """How many there are of a program that runs as a rank of torchrun."""
 
     @property
+    def notes(self) -> tuple[str, ...]:
+        """Assumptions: none beside what the code has."""
+        return ()
+
+    @property
     def is_script(self) -> bool:
         """Whether it is a whole script, which has its sizes from its own command line."""
         return bool(getattr(self.subject, "is_script", False))
+
+    def effect_of(self, change: Change) -> object:
+        """How a step shows ``change``: the registry's effect, or why there is none."""
+        return kind_of(change).step
+
+    def lines(self, changes: Sequence[Change], sites: Sites) -> tuple[str, ...]:
+        """Lines of code that make the changes."""
+        return snippet(changes, sites)
+
+    def lighter(self, accelerator: Accelerator) -> tuple[tuple[Change, ...], ...] | None:
+        """Changes that may take less memory; None where the capture has to show them."""
+        return None
 
     def captured(
         self, accelerator: Accelerator, batch: int | None, seq: int | None = None, changes: Sequence[Change] = (), parts: int = 1

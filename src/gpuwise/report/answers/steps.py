@@ -112,6 +112,8 @@ def plan_answer(document: Mapping[str, Any], assumed: str = "") -> Answer:
 
 
 def _captured(d: At) -> str:
+    if d["assumed"]:
+        return "; ".join(note.text for note in d["assumed"])
     n = d["captures"].number
     ranks = d["settings"]["world_size"].number
     first = f", as the first of {ranks:.0f} ranks of torchrun" if ranks > 1 else ""
