@@ -1,5 +1,6 @@
 """What means nothing is refused by name, with a remedy, and is never answered as what is usual."""
 
+import importlib
 import json
 import shlex
 from collections.abc import Callable
@@ -116,10 +117,15 @@ def test_an_option_of_cost_changes_the_answer_or_is_refused(gpuwise: Callable[..
         ("plan --on 4090x --tokens abc", ["needs a model", "--tokens: 'abc'", "unknown GPU or processor '4090x'"]),
         ("fit gpt9 --on 4090x --for sell", ["task of --for 'sell'", "unknown model 'gpt9'", "unknown GPU or processor '4090x'"]),
         ("capacity gpt9 --users x --rate y", ["--users: 'x'", "--rate: 'y'", "unknown model 'gpt9'"]),
+        ("cost own --on h9 --hours abc --pue z", ["--hours: 'abc'", "--pue: 'z'", "unknown GPU or processor 'h9'"]),
         ("cost own --on h9 --hours abc --years z", ["--hours: 'abc'", "--years: 'z'", "unknown GPU or processor 'h9'"]),
     ],
 )
-def test_three_wrong_values_give_three_messages(words: str, wrong: list[str], gpuwise: Callable[..., Any]) -> None:
+@pytest.mark.parametrize("checker", ["", "pydantic"])
+def test_three_wrong_values_give_three_messages(words: str, wrong: list[str], checker: str, gpuwise: Callable[..., Any]) -> None:
+    """Where something has imported pydantic, cyclopts asks it for the type of each value."""
+    if checker:
+        importlib.import_module(checker)
     ran = gpuwise(*shlex.split(words), "--json")
     messages = [line for line in ran.err.splitlines() if line.startswith("error: ")]
     assert ran.code == 2 and len(messages) == ran.err.count("hint: ") == 3

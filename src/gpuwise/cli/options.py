@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, fields, make_dataclass
-from typing import TYPE_CHECKING, Annotated, Any, get_args, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin, get_type_hints
 
 from cyclopts import Group, Parameter
 
@@ -141,7 +141,7 @@ class Converter:
 
     parse: Callable[[str, str], Any]
 
-    def __call__(self, _: Any, tokens: Sequence[Any]) -> Any:
+    def __call__(self, hint: Any, tokens: Sequence[Any]) -> Any:
         token = tokens[0]
         try:
             return self.parse(token.value, token.keyword or "value")
@@ -149,7 +149,15 @@ class Converter:
             if (faults := _faults.get()) is None:
                 raise
             faults.append(error)
-            return None
+            return _of_type(hint)
+
+
+def _of_type(hint: Any) -> Any:
+    """Any value of a type, in place of one that is wrong: cyclopts asks pydantic for the type where something has imported it."""
+    origin, parts = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        return _of_type(parts[0])
+    return tuple(map(_of_type, parts)) if origin is tuple else hint()
 
 
 _faults: ContextVar[list[InputError] | None] = ContextVar("faults", default=None)
