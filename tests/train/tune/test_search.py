@@ -27,9 +27,11 @@ from gpuwise.train.tune.batch.capacity import Capacity
 from gpuwise.train.tune.document import document, write_config
 from gpuwise.train.tune.facts import Facts
 from gpuwise.train.tune.search import Options, Result, Search
+from gpuwise.train.tune.start import Start
 from gpuwise.train.tune.state import FILE, State
 from gpuwise.train.tune.stats import Gain
 from gpuwise.train.tune.trial import Trial, TrialJob
+from gpuwise.train.tune.whole import Whole
 from gpuwise.workload.changes.diff import Patch, diff_of
 
 HERE = Path(__file__).parent
@@ -198,18 +200,22 @@ def test_a_script_so_short_that_the_start_of_run_is_more_keeps_nothing(
             step_s = 5.0 / rate / mine
             return Trial("enough", True, 10, step_s, rate * mine, rate, wall_s=1.0, applied=list(levers))
 
-    monkeypatch.setattr("gpuwise.train.tune.search.start_of_run", lambda folder, levers: start_s)
-    monkeypatch.setattr("gpuwise.train.tune.search.whole_gain", lambda *told: whole)
+    monkeypatch.setattr("gpuwise.train.tune.search.start_of_run", lambda folder, levers: Start(1.0, start_s))
+    measured = None if whole is None else Whole(2.0, 2.0 / whole.ratio, whole, is_measured=True)
+    monkeypatch.setattr("gpuwise.train.tune.search.whole_gain", lambda *told: measured)
     options = Options(minutes=30.0, only=("fused_optimizer",), parity=False, run_length_s=run_length_s)
     result = Short(TrialJob("train.py"), State(tmp_path, {}, resume=False), tmp_path, None, options).run()
     assert (result.levers == {"fused_optimizer": True}) is kept
     assert result.gain is not None and result.before.rate and result.after.rate
     assert result.after.rate / result.before.rate == pytest.approx(result.gain.ratio)
-    assert result.is_undisturbed and result.is_own_length is (run_length_s is None)
+    assert result.is_undisturbed and result.length_from == ("script" if run_length_s is None else "option")
     show(result, Patch("", ()), "script.py", None)
     said = " ".join(capsys.readouterr().out.split())
     assert (f"`gpuwise run` takes {start_s} s to start" in said) is not kept
-    assert result.whole == whole
+    assert result.whole is not None
+    assert result.whole == measured if measured is not None else not result.whole.is_measured
+    if kept:
+        assert f"{result.whole.gain.ratio:.2f}x" in said and said.startswith("The training takes")
     if run_length_s is None:
         assert result.run_length_s == pytest.approx(1.0)
 
@@ -244,7 +250,7 @@ def test_a_script_that_does_not_say_how_long_it_trains_is_run_to_see(
             journal.events.append({"event": "whole", "wall_s": whole_s, "queue_s": 0.0})
         return Outcome("time" if whole_s is None else "end", 0, journal, 2.0, None)
 
-    monkeypatch.setattr("gpuwise.train.tune.search.start_of_run", lambda folder, levers: 0.5)
+    monkeypatch.setattr("gpuwise.train.tune.search.start_of_run", lambda folder, levers: Start(1.0, 0.5))
     monkeypatch.setattr("gpuwise.train.tune.search.whole_gain", lambda *told: None)
     monkeypatch.setattr("gpuwise.train.tune.search.run", ran)
     options = Options(minutes=30.0, only=("fused_optimizer",), parity=False)
@@ -252,7 +258,7 @@ def test_a_script_that_does_not_say_how_long_it_trains_is_run_to_see(
     assert (result.levers == {"fused_optimizer": True}) is kept
     # until three times the start are saved
     assert limits == pytest.approx([3.0 * 0.5 / (1.0 - 1.0 / 1.16) + 1.0])
-    assert result.is_own_length is not kept and (result.too_short is None) is kept
+    assert result.length_from == ("assumed" if kept else "script") and (result.too_short is None) is kept
 
 
 @pytest.mark.parametrize(("start_s", "kept"), [(5.0, False), (2.0, True)], ids=["may end before", "has trained longer"])
@@ -280,7 +286,7 @@ def test_minutes_that_do_not_show_whether_the_start_is_saved_keep_nothing(
             return pairs
 
     monkeypatch.setattr("gpuwise.train.tune.search.time.monotonic", lambda: clock[0])
-    monkeypatch.setattr("gpuwise.train.tune.search.start_of_run", lambda folder, levers: start_s)
+    monkeypatch.setattr("gpuwise.train.tune.search.start_of_run", lambda folder, levers: Start(1.0, start_s))
     options = Options(minutes=6.0, only=("fused_optimizer",), parity=False)
     result = Busy(TrialJob("train.py"), State(tmp_path, {}, resume=False), tmp_path, None, options).run()
     assert (result.levers == {"fused_optimizer": True}) is kept

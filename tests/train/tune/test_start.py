@@ -10,9 +10,10 @@ import pytest
 
 from gpuwise.train.hook.settings import Stop
 from gpuwise.train.hook.zygote import Zygote
-from gpuwise.train.tune.start import start_of_run
+from gpuwise.train.tune.start import Start, start_of_run
+from gpuwise.train.tune.stats import Gain
 from gpuwise.train.tune.trial import TrialJob, run
-from gpuwise.train.tune.whole import whole_gain, whole_s
+from gpuwise.train.tune.whole import counted, whole_gain, whole_s
 
 pytest.importorskip("torch")
 
@@ -20,8 +21,8 @@ pytest.importorskip("torch")
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="the system does not tell")
 def test_the_start_of_run_is_part_of_a_second_and_no_levers_fail(tmp_path: Path) -> None:
-    start_s = start_of_run(tmp_path, {"fused_optimizer": True})
-    assert start_s is not None and 0.0 <= start_s < 5.0
+    start = start_of_run(tmp_path, {"fused_optimizer": True})
+    assert start is not None and 0.0 <= start.added_s < 5.0 and 0.3 < start.import_s < 60.0
     assert start_of_run(tmp_path, {"no_such_lever": True}) is None
 
 
@@ -33,17 +34,27 @@ def test_pairs_are_added_until_they_tell_and_the_start_counts() -> None:
         seen.append((levered, at))
         return taken[levered][at]
 
-    gain = whole_gain(measure, 0.9, 1.0, time.monotonic() + 60.0, 0.05)
-    assert gain is not None and gain.n_pairs == 3 and gain.ratio == pytest.approx(10.0 / 8.9, rel=0.01) and gain.low > 1.0
+    whole = whole_gain(measure, Start(2.0, 0.9), 1.0, time.monotonic() + 60.0, 0.05)
+    assert whole is not None and whole.is_measured and whole.before_s == pytest.approx(12.0) and whole.gain.n_pairs == 3
+    assert whole.gain.ratio == pytest.approx(12.0 / 10.9, rel=0.01) and whole.gain.low > 1.0
     # in turns the other way round
     assert seen[:4] == [(False, 0), (True, 0), (True, 1), (False, 1)]
-    eaten = whole_gain(measure, 2.4, 1.0, time.monotonic() + 60.0, 0.05)
-    assert eaten is not None and eaten.high < 1.0
+    eaten = whole_gain(measure, Start(2.0, 2.4), 1.0, time.monotonic() + 60.0, 0.05)
+    assert eaten is not None and eaten.gain.high < 1.0
+
+
+def test_a_training_gains_less_than_its_steps() -> None:
+    """A cache whose steps were 14.6 times as fast, in a script of two epochs of 10 s: 1.8 times."""
+    whole = counted(Gain(14.6, 13.0, 16.0, 6), 20.0, once_s=3.0, added_s=1.0, filling_s=10.0)
+    assert whole.before_s == 23.0 and whole.after_s == pytest.approx(3.0 + 1.0 + 10.0 + 10.0 / 14.6)
+    assert 1.4 < whole.gain.low < whole.gain.ratio < whole.gain.high < 1.8 and not whole.is_measured
+    slower = counted(Gain(1.2, 1.1, 1.3, 6), 10.0, once_s=3.0, added_s=2.0)
+    assert slower.gain.ratio < 1.0
 
 
 def test_what_does_not_fit_or_end_tells_nothing() -> None:
-    assert whole_gain(lambda levered, at: 1.0, 0.1, 30.0, time.monotonic() + 80.0, 0.05) is None
-    assert whole_gain(lambda levered, at: None if levered else 1.0, 0.1, 1.0, time.monotonic() + 80.0, 0.05) is None
+    assert whole_gain(lambda levered, at: 1.0, Start(0.0, 0.1), 30.0, time.monotonic() + 80.0, 0.05) is None
+    assert whole_gain(lambda levered, at: None if levered else 1.0, Start(0.0, 0.1), 1.0, time.monotonic() + 80.0, 0.05) is None
 
 
 TRAINING = """

@@ -168,7 +168,7 @@ def _show(result: Result, worth: Worth, script: str, target: Path | None, *, mod
     from gpuwise.train.tune.document import document, write_config
     from gpuwise.workload.changes.diff import Patch, diff_of
 
-    patch = diff_of(Path(script), result.levers) if not module else Patch("", ())
+    patch = diff_of(Path(script), result.levers, device=result.facts.device) if not module else Patch("", ())
     if target is not None:
         write_config(result, script, target)
     if json:

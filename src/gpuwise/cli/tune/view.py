@@ -44,15 +44,14 @@ def show(result: Result, patch: Patch, script: str, config: Path | None, worth: 
         words = result.parity.words if result.parity is not None and not result.parity.passed else result.gain.words
         out.print(f"What was kept one by one does not hold together ({words}): nothing is kept.", style="bold")
     else:
-        out.print(f"{result.gain.words} as fast, 95 % interval from {result.gain.n_pairs} pairs of runs.", style="bold")
+        for line, style in zip(_gained(result), ("bold", ""), strict=False):
+            out.print(line, style=style)
         if result.parity is not None:
             out.print(("Trains the same: " if result.parity.passed else "Trains OTHERWISE: ") + result.parity.words)
         else:
             out.print("Not compared with the untouched script.")
-        if result.whole is not None:
-            out.print(f"Whole trainings, the start of `gpuwise run` in them: {result.whole.words} as fast.")
     section(out, "The script as it is" if result.after is result.before else "Before and after", _before_after(result, worth))
-    for line in _unknown(worth) + _saved(worth, is_own_length=result.is_own_length):
+    for line in _unknown(worth) + _saved(result, worth):
         out.print(Padding(line, (0, 0, 0, 2)), style="dim")
     _levers(out, result)
     show_batches(out, result)
@@ -69,6 +68,19 @@ def show(result: Result, patch: Patch, script: str, config: Path | None, worth: 
         out.print("The time was over before everything was tried; --resume --minutes N goes on.")
 
 
+def _gained(result: Result) -> list[str]:
+    """What a person gains first: the whole training, and then its steps."""
+    gain, whole = result.gain, result.whole
+    assert gain is not None
+    steps = f"{gain.words} as fast, 95 % interval from {gain.n_pairs} pairs of runs."
+    if whole is None:
+        return [f"Steps are {steps}"]
+    took = f"{format_duration(whole.after_s)} instead of {format_duration(whole.before_s)}"
+    basis = {"script": "", "option": ", --run-length", "assumed": ", a length that is assumed"}[result.length_from]
+    how = f"measured in {whole.gain.n_pairs} pairs" if whole.is_measured else "with imports, `gpuwise run` and compilation"
+    return [f"The training takes {took}, {how}: {whole.gain.ratio:.2f}x{basis}.", f"Its steps are {steps}"]
+
+
 def _could_not_tell(result: Result) -> str:
     """That it is not known, why, and what would tell."""
     n = len(result.open_ones)
@@ -83,17 +95,19 @@ def _could_not_tell(result: Result) -> str:
 
 def _by_hand(out: Console, result: Result, patch: Patch) -> None:
     """What the levers that no diff covers are in a person's own code."""
-    from gpuwise.cli.out import section, table_of
     from gpuwise.train.levers.table import BY_NAME
+    from gpuwise.workload.changes.diff import by_hand
 
     other_levers = {k: v for k, v in result.levers.items() if k not in patch.covers}
     if not other_levers:
         return
-    table = table_of(("lever", "does", "by hand"), left=("lever", "does"), wrap=("does",), under="by hand")
+    out.print()
+    out.print("Not in a diff: gpuwise run does it, or by hand", style="bold")
     for name, value in other_levers.items():
-        lever = BY_NAME[name]
-        table.add_row(name, lever.what, lever.put_on.code.replace("{value}", str(value)))
-    section(out, "Not in a diff: gpuwise run does it, or by hand", table)
+        out.print(f"  {name}: {BY_NAME[name].what}")
+        for line in by_hand(name, value, device=result.facts.device, optimizers=result.facts.optimizers):
+            # as it is, to be copied
+            sys.stdout.write(f"    {line}\n")
 
 
 def _before_after(result: Result, worth: Worth | None) -> FittedTable:
@@ -155,7 +169,10 @@ def _unknown(worth: Worth | None) -> list[str]:
     return lines
 
 
-def _saved(worth: Worth | None, *, is_own_length: bool) -> list[str]:
+OF_LENGTH = {"script": "the script's own", "option": "--run-length", "assumed": "assumed: --run-length gives it"}
+
+
+def _saved(result: Result, worth: Worth | None) -> list[str]:
     """Of a training as long as was tuned for."""
     if worth is None or not worth.saved_s:
         return []
@@ -164,8 +181,8 @@ def _saved(worth: Worth | None, *, is_own_length: bool) -> list[str]:
         parts.append(f"{worth.saved_kwh:.3g} kWh")
     if worth.saved_usd is not None:
         parts.append(format_usd(worth.saved_usd))
-    of = "the script's own" if is_own_length else "--run-length"
-    return [f"saves {', '.join(parts)} of a training of {format_duration(worth.run_length_s)} ({of})"]
+    length = format_duration(worth.run_length_s)
+    return [f"saves {', '.join(parts)} of a training of {length} ({OF_LENGTH[result.length_from]})"]
 
 
 def _levers(out: Console, result: Result) -> None:

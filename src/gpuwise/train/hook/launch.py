@@ -15,12 +15,16 @@ from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
+from typing import TYPE_CHECKING
 
 from gpuwise.processes import script_environment
 from gpuwise.train.hook.journal import Follower, Journal
 from gpuwise.train.hook.settings import Settings, write_settings
 from gpuwise.train.hook.zygote import Run, Zygote
 from gpuwise.units import KIB
+
+if TYPE_CHECKING:
+    import psutil
 
 POLL_S = 0.1
 MEMORY_LOOK_S = 0.5
@@ -62,7 +66,7 @@ class Outcome:
     journal: Journal = field(repr=False)
     wall_s: float
     peak_memory_bytes: int | None
-    """Resident, with children, as sampled; of a run without limits no less than its own peak by the kernel."""
+    """Resident, with children, as sampled; no less than the process's own peak by the kernel."""
     error: str | None = None
     where: str | None = None
     out_of_memory: bool = False
@@ -284,8 +288,8 @@ def _outcome(process: Process, guard: _Guard, journal: Journal, wall_s: float) -
     elif ended == "killed":
         error = f"ended by signal {-code}" if code < 0 else f"ended with exit code {code} before its end was seen"
     peak_bytes, own_bytes = guard.peak_bytes, journal.last("memory").get("peak_host_bytes")
-    if own_bytes is not None and not guard.is_limited and isinstance(process, subprocess.Popen):
-        # few looks were taken, of a short run perhaps none after its imports
+    if own_bytes is not None:
+        # looks are few, of a short run perhaps none after its imports
         peak_bytes = max(peak_bytes or 0, int(own_bytes))
     return Outcome(
         ended,
@@ -300,8 +304,9 @@ def _outcome(process: Process, guard: _Guard, journal: Journal, wall_s: float) -
 
 
 def resident_bytes(pid: int) -> int | None:
-    """Resident bytes of a process and its descendants; shared pages are divided among them if the system reports it (Linux),
-    else counted for each."""
+    """Resident bytes of a process and its descendants, as the kernel counts those of one process; pages that several of them
+    share (a loader's workers hold those of the loop) are counted once. Pages shared with others count whole: a run that was
+    forked from a :class:`~gpuwise.train.hook.zygote.Zygote` has what it would have by itself."""
     import psutil
 
     try:
@@ -309,19 +314,20 @@ def resident_bytes(pid: int) -> int | None:
         family = [parent, *parent.children(recursive=True)]
     except psutil.Error:
         return None
-    total = 0
+    own = shared = 0
     for member in family:
         with suppress(psutil.Error):
-            share = _proportional_bytes(member.pid)
-            total += share if share is not None else member.memory_info().rss
-    return total
+            member_bytes, member_shared = _resident_parts(member)
+            own += member_bytes - member_shared
+            shared = max(shared, member_shared)
+    return own + shared
 
 
-def _proportional_bytes(pid: int) -> int | None:
+def _resident_parts(process: psutil.Process) -> tuple[int, int]:
+    """Resident bytes, and those of them that other processes map too; none where the system does not report them."""
     try:
-        for line in Path(f"/proc/{pid}/smaps_rollup").read_text("ascii").splitlines():
-            if line.startswith("Pss:"):
-                return int(int(line.split()[1]) * KIB)
-    except (OSError, ValueError, IndexError):
-        return None
-    return None
+        rows = (line.split() for line in Path(f"/proc/{process.pid}/smaps_rollup").read_text("ascii").splitlines()[1:])
+        kib = {row[0]: int(row[1]) for row in rows}
+        return int(kib["Rss:"] * KIB), int((kib["Shared_Clean:"] + kib["Shared_Dirty:"]) * KIB)
+    except (OSError, ValueError, KeyError, IndexError):
+        return process.memory_info().rss, 0

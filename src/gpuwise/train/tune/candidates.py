@@ -5,8 +5,8 @@ A lever that only touches a share s of the step, and takes it away whole, makes 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from gpuwise.train.levers.fp8 import why_not_fp8
 from gpuwise.train.levers.table import BY_NAME, LEVERS
@@ -22,6 +22,10 @@ ASKED_FOR = ("cache_decode", "cache_items")
 """Levers that act from the second epoch on: tried only where ``--only`` names them."""
 FP16_FROM = (7, 0)
 """Volta: the first with tensor cores for fp16 (NVIDIA, Tesla V100 GPU Architecture)."""
+TOGETHER: Mapping[str, object] = {"channels_last": True}
+"""Convolutions in 16 bits that lose by converting the layout of every image gain without it, so both are tried at once too."""
+EMPTIED = {"length_groups": ("trim_padding",), "cache_items": ("cache_decode",)}
+"""Levers that change nothing once the first is on."""
 MODEL = ("forward", "backward")
 PART = 1 / 3
 """Share of the model's part of the step that its own levers may save: they make it faster but never remove it. Used for
@@ -38,11 +42,14 @@ class Candidate:
     hopeless: str | None = None
     share: float = 0.0
     """Share of the step that it may save."""
+    beside: Mapping[str, object] = field(default_factory=dict[str, object])
+    """Levers put on with it, as it pays only together with them."""
 
     @property
     def label(self) -> str:
         """``workers=2``; the bare name where the value is only on."""
-        return self.lever.name if self.value is True else f"{self.lever.name}={self.value}"
+        label = self.lever.name if self.value is True else f"{self.lever.name}={self.value}"
+        return label + "".join(f" with {name}" for name in self.beside)
 
 
 def candidates_of(facts: Facts, only: Sequence[str] = ()) -> list[Candidate]:
@@ -64,6 +71,8 @@ def candidates_of(facts: Facts, only: Sequence[str] = ()) -> list[Candidate]:
                 why = f"it acts from the second epoch on, and could freeze augmentation: `--only {lever.name}` tries it"
             share = PART * _model(facts) if touched is None else touched
             found.append(Candidate(lever, value, ceiling, why, share))
+    if facts.convolutions and (not only or set(TOGETHER) <= set(only)):
+        found += [replace(c, beside=TOGETHER) for c in found if c.lever.name == "autocast" and c.hopeless is None]
     return sorted(found, key=lambda candidate: -candidate.share)
 
 

@@ -14,6 +14,7 @@ from gpuwise.train.tune.parity import Verdict
 from gpuwise.train.tune.search import CandidateResult, Result
 from gpuwise.train.tune.stats import Gain
 from gpuwise.train.tune.trial import Trial
+from gpuwise.train.tune.whole import Whole
 from gpuwise.train.tune.worth import Worth
 from gpuwise.workload.changes.diff import Patch
 
@@ -38,9 +39,9 @@ def document(result: Result, patch: Patch, config: Path | None, worth: Worth | N
         "spread": result.spread,
         "rates_are": "without other programs" if result.is_undisturbed else "by the clock",
         "run_length_s": result.run_length_s,
-        "run_length_is_own": result.is_own_length,
+        "run_length_from": result.length_from,
         "too_short": result.too_short,
-        "whole_gain": _gain(result.whole),
+        "whole": None if result.whole is None else _whole(result.whole),
         "useful_tokens_per_s": useful_rates(result),
         "worth": None if worth is None else worth_document(worth),
         **batch_document(result.fitting, result.sizes),
@@ -124,6 +125,10 @@ def _candidate(tried: CandidateResult) -> dict[str, Any]:
         "parity": _verdict(tried.parity),
         "extra_s": tried.extra_s,
     }
+
+
+def _whole(whole: Whole) -> dict[str, Any]:
+    return {"before_s": whole.before_s, "after_s": whole.after_s, "gain": _gain(whole.gain), "measured": whole.is_measured}
 
 
 def _finite(value: float) -> float | None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from gpuwise.errors import GpuwiseError
 from gpuwise.train.hook.launch import Limits, Outcome
@@ -18,15 +18,15 @@ from gpuwise.train.tune.batch.fitting import Fitting, fit
 from gpuwise.train.tune.batch.probe import Prober
 from gpuwise.train.tune.batch.sizes import Sizes, find_sizes
 from gpuwise.train.tune.candidates import ASKED_FOR as CACHES
-from gpuwise.train.tune.candidates import Candidate, candidates_of
+from gpuwise.train.tune.candidates import EMPTIED, Candidate, candidates_of
 from gpuwise.train.tune.facts import Facts, facts_of
 from gpuwise.train.tune.gate import Gate
 from gpuwise.train.tune.parity import Verdict
-from gpuwise.train.tune.start import START_LIMIT_S, start_of_run
+from gpuwise.train.tune.start import START_LIMIT_S, Start, start_of_run
 from gpuwise.train.tune.state import State
 from gpuwise.train.tune.stats import LEAST_GAIN, WORTH_KNOWING, Gain, gain_of, pairs_that_tell, spread_of
 from gpuwise.train.tune.trial import OBSERVE, Trial, TrialJob, no_steps, run, trial_of
-from gpuwise.train.tune.whole import SPARE, whole_gain, whole_s
+from gpuwise.train.tune.whole import SPARE, Whole, counted, whole_gain, whole_s
 from gpuwise.units import format_duration
 
 Levers = dict[str, object]
@@ -47,6 +47,8 @@ MOST_SETTLED = 32
 """Maximum pairs of one lever while no lever is kept yet."""
 FINAL_SHARE = 0.4
 """Maximum share of the minutes reserved for measuring all levers together."""
+SEEN = 0.01
+"""Smallest share of a training that the answer shows. Rule of this project."""
 BEYOND = 1.5
 """A gain this many times above what the lever's share of the step allows is attributed to the machine. Rule of this project."""
 SEEING_SHARE = 0.1
@@ -55,6 +57,8 @@ WORTHWHILE = 3.0
 """Times what ``gpuwise run`` takes to start, that levers save in a training that is long. Rule of this project."""
 RUN_LENGTH_S = 3600.0
 """Assumed length of a training of unknown length."""
+LengthFrom = Literal["script", "option", "assumed"]
+"""Source of the training's length: the script's epochs and steps (or its end, where it was seen), ``--run-length``, neither."""
 CROWDING = ("workers", "prefetch", "threads")
 """Levers whose processes and threads ask for the processors as other programs do: the loop's waiting for them is its own."""
 CROWD = 0.3
@@ -99,6 +103,8 @@ class CandidateResult:
     parity: Verdict | None = None
     extra_s: float = 0.0
     """Its warm-up beyond the untouched script's."""
+    beside: Mapping[str, object] = field(default_factory=dict[str, object])
+    """Levers that were put on with it."""
 
     @property
     def words(self) -> str:
@@ -116,7 +122,7 @@ class Result:
     levers: Levers
     tried: tuple[CandidateResult, ...]
     gain: Gain | None
-    """Gain of all levers together, measured against the untouched script; None if none was kept."""
+    """Gain of a step by all levers together, measured against the untouched script; None if none was kept."""
     parity: Verdict | None
     """Parity of all together."""
     spent_s: float
@@ -129,8 +135,7 @@ class Result:
     """How far runs of the same levers lay apart, as a share of their middle: the machine's own noise, the widest seen."""
     run_length_s: float = RUN_LENGTH_S
     """Length of the training tuned for."""
-    is_own_length: bool = False
-    """Whether that is the script's own, by its epochs and steps."""
+    length_from: LengthFrom = "assumed"
     too_short: str | None = None
     """Reason why nothing is kept although it is faster: the training is too short to recover the start of ``gpuwise run``."""
     pair_s: float = 0.0
@@ -139,8 +144,8 @@ class Result:
     """Probability that the interval of one lever may miss."""
     is_undisturbed: bool = False
     """Gain and rates are of the time in which no other program had the loop's processor."""
-    whole: Gain | None = None
-    """Gain of whole trainings including the start of ``gpuwise run``; None if they were too long to measure."""
+    whole: Whole | None = None
+    """The whole training by them: imports, the start of ``gpuwise run``, compilation and the first epoch included."""
 
     @property
     def pairs_missing(self) -> int | None:
@@ -201,10 +206,13 @@ class Search:
         self._candidates: list[Candidate] = []
         self._reference_wall_s = 0.0
         self._has_workers = True
-        self._length_s, self._is_own_length = RUN_LENGTH_S, False
+        self._length_s = RUN_LENGTH_S
+        self._length_from: LengthFrom = "assumed"
         self._own_wall_s, self._crowding = 0.0, 1.0
         self._too_short: str | None = None
-        self._whole: Gain | None = None
+        self._whole: Whole | None = None
+        self._emptied: dict[str, str] = {}
+        """Levers without effect beside one that is kept, and why."""
         self._gain_is_undisturbed = False
 
     def run(self) -> Result:
@@ -222,7 +230,7 @@ class Search:
             most = max((c.share for c in candidates if c.hopeless is None and c.lever.name not in CROWDING), default=0.0)
             candidates.sort(key=lambda c: c.lever.name in CROWDING and (c.lever.group != "loader" or c.share < most))
         self._candidates = candidates
-        self._length_s, self._is_own_length = self._length(facts, before)
+        self._length_s, self._length_from = self._length(facts, before)
         self._plan(candidates, facts, before)
         for candidate in candidates:
             tried.append(self._try(candidate, facts, before, gate))
@@ -250,7 +258,7 @@ class Search:
             sizes,
             max(self._spreads, default=None),
             self._length_s,
-            self._is_own_length,
+            self._length_from,
             self._too_short,
             2.0 * max(self._reference_wall_s, 1.0),
             self._missed,
@@ -258,18 +266,18 @@ class Search:
             self._whole,
         )
 
-    def _length(self, facts: Facts, before: Trial) -> tuple[float, bool]:
-        """Seconds of the training that is tuned for, and whether they are the script's own."""
+    def _length(self, facts: Facts, before: Trial) -> tuple[float, LengthFrom]:
+        """Seconds of the training that is tuned for, and where they are from."""
         if before.rate and before.undisturbed_rate:
             self._crowding = before.undisturbed_rate / before.rate
         if self._options.run_length_s is not None:
-            return self._options.run_length_s, False
+            return self._options.run_length_s, "option"
         if facts.epochs is None or facts.epoch_steps is None or not before.step_s:
-            return RUN_LENGTH_S, False
+            return RUN_LENGTH_S, "assumed"
         own_s = self._own_wall_s = facts.epochs * facts.epoch_steps * before.step_s
         if before.rate and before.undisturbed_rate and self._is_undisturbed(before, before, self._best):
             own_s *= before.rate / before.undisturbed_rate
-        return own_s, True
+        return own_s, "script"
 
     def _plan(self, candidates: list[Candidate], facts: Facts, before: Trial) -> None:
         """Use of the minutes, reported before they are spent."""
@@ -388,12 +396,15 @@ class Search:
         name = candidate.lever.name
 
         def tried(result: str, why: str, **more: Any) -> CandidateResult:
-            return CandidateResult(name, candidate.value, candidate.label, result, why, ceiling=candidate.ceiling, **more)
+            more = {"ceiling": candidate.ceiling, "beside": candidate.beside, **more}
+            return CandidateResult(name, candidate.value, candidate.label, result, why, **more)
 
         if candidate.hopeless is not None:
             return tried("not tried", candidate.hopeless)
         if name in self._best:
             return tried("not tried", f"{name}={self._best[name]} is kept")
+        if (why := self._emptied.get(candidate.label) or self._emptied.get(name)) is not None:
+            return tried("not tried", why)
         skip = self._epoch(name, facts, before)
         if isinstance(skip, str):
             return tried("not tried", skip)
@@ -416,7 +427,7 @@ class Search:
                 return tried("failed", "the script without it did not run")
             if name not in b.applied and not self._in_workers(name, facts):
                 return tried("not tried", b.refused.get(name) or "there was nothing to change")
-            pairs.append(self._rates(a, b, {*self._best, name}))
+            pairs.append(self._rates(a, b, {*self._best, *self._put_on(candidate)}))
             gain = gain_of(pairs, missed=self._missed)
             if (at == 0 and gain.ratio < HOPELESS) or (at + 1 >= LEAST_PAIRS and gain.verdict != "undecided"):
                 break
@@ -440,10 +451,11 @@ class Search:
         if extra_s > saved_s:
             why = f"its {extra_s:.0f} s of compilation are more than the {saved_s:.0f} s it saves in {self._length_words}"
             return tried("not faster", why, gain=gain, extra_s=extra_s)
-        verdict = self._parity(gate, {**self._best, name: candidate.value})
+        verdict = self._parity(gate, {**self._best, **self._put_on(candidate)})
         if verdict is not None and not verdict.passed:
             return tried("refused", verdict.words, gain=gain, parity=verdict, extra_s=extra_s)
-        self._best[name] = candidate.value
+        self._best |= self._put_on(candidate)
+        self._empty(candidate, facts, last)
         return tried("kept", f"{gain.ratio:.2f}x", gain=gain, parity=verdict, extra_s=extra_s)
 
     def _settle(self, candidates: list[Candidate], tried: list[CandidateResult], facts: Facts, before: Trial, gate: Gate) -> None:
@@ -495,7 +507,7 @@ class Search:
     def _pair(self, candidate: Candidate, at: int, skip: int) -> tuple[Trial, Trial]:
         """A run without and one with it, back to back, in alternating order."""
         key = self._key(candidate, at)
-        changed: Levers = {**self._best, candidate.lever.name: candidate.value}
+        changed: Levers = {**self._best, **self._put_on(candidate)}
 
         def measure() -> dict[str, Any]:
             order = (dict(self._best), changed) if at % 2 == 0 else (changed, dict(self._best))
@@ -506,6 +518,19 @@ class Search:
 
         record = self._state.measured(key, measure)
         return Trial.read(record["a"]), Trial.read(record["b"])
+
+    @staticmethod
+    def _put_on(candidate: Candidate) -> Levers:
+        return {**candidate.beside, candidate.lever.name: candidate.value}
+
+    def _empty(self, kept: Candidate, facts: Facts, trial: Trial) -> None:
+        """Note what can no longer pay beside a lever that was just kept: by its step's new shares, or as it does the same."""
+        beside = f"beside {kept.label}"
+        for other in candidates_of(replace(facts, shares=trial.shares or facts.shares), self._options.only):
+            if other.hopeless is not None:
+                self._emptied.setdefault(other.label, f"{other.hopeless}, {beside}")
+        for name in EMPTIED.get(kept.lever.name, ()):
+            self._emptied[name] = f"nothing is left for it {beside}"
 
     def _key(self, candidate: Candidate, at: int) -> str:
         return f"{_named(self._best)}|{candidate.label}|{at}"
@@ -552,7 +577,7 @@ class Search:
             passed = verdict is None or verdict.passed
             if passed and gain.low > LEAST_GAIN and not self._drop_idle(gain, facts, before, tried):
                 middle = self._middle(gain, untouched, changed)
-                self._too_short = self._start_eats(gain)
+                self._too_short = self._start_eats(gain, facts, *middle)
                 if self._too_short is not None:
                     self._drop_all(tried, self._too_short)
                 return gain, verdict, *middle
@@ -625,36 +650,50 @@ class Search:
                 tried[at] = replace(t, result="not faster", why=why)
 
     def _drop(self, tried: list[CandidateResult], dropped: CandidateResult, why: str) -> None:
-        self._best.pop(dropped.name, None)
+        for name in (dropped.name, *dropped.beside):
+            self._best.pop(name, None)
         tried[tried.index(dropped)] = replace(dropped, result="not faster", why=why)
         self._say(f"{dropped.label} is dropped: {why}")
 
-    def _start_eats(self, gain: Gain) -> str | None:
+    def _start_eats(self, gain: Gain, facts: Facts, before: Trial, after: Trial) -> str | None:
         """Why the levers are not worth ``gpuwise run`` in a training as short as this one; None where they are. By whole
-        trainings, where the minutes hold them, else by what is saved at the low end of the gain."""
-        if self._is_known and (1.0 - 1.0 / gain.low) * self._length_s > START_LIMIT_S:
+        trainings, where the minutes hold them, else counted from what a step gains and what occurs once."""
+        filling_s = (facts.epoch_steps or 0) * (before.step_s or 0.0) if set(CACHES) & set(self._best) else 0.0
+        compiling_s = max(after.warm_up_s - before.warm_up_s, 0.0)
+
+        def saved_s() -> float:
+            """In the steps, at the low end of the gain."""
+            return (1.0 - 1.0 / gain.low) * max(self._length_s - filling_s, 0.0) - compiling_s
+
+        def count(start: Start) -> Whole:
+            once_s = start.import_s + before.outside_s + before.warm_up_s
+            added_s = start.added_s + compiling_s
+            return counted(gain, self._length_s, once_s=once_s, added_s=added_s, filling_s=min(filling_s, self._length_s))
+
+        if self._is_known and saved_s() > START_LIMIT_S and self._length_s > START_LIMIT_S / SEEN:
+            self._whole = count(Start(0.0, 0.0))
             return None
-        start_s = self._start_s
-        if start_s is None:
+        start = self._start
+        if start is None:
+            self._whole = count(Start(0.0, 0.0))
             return None
+        starts = f"`gpuwise run` takes {start.added_s:.1f} s to start"
         if not self._is_known:
-            ends = self._ends_soon(gain, start_s)
+            ends = self._ends_soon(gain, start.added_s)
             if ends is None:
-                pays = format_duration(start_s / (1.0 - 1.0 / gain.low))
-                starts = f"`gpuwise run` takes {start_s:.1f} s to start, which they save in {pays}"
-                return f"{starts}, and it is unknown whether it trains that long"
+                pays = format_duration(start.added_s / (1.0 - 1.0 / gain.low))
+                return f"{starts}, which they save in {pays}, and it is unknown whether it trains that long"
             if not ends:
+                self._whole = count(start)
                 return None
-        whole = self._whole = self._whole_gain(start_s) if self._is_own_length else None
-        if whole is not None and whole.low > 1.0:
+        whole = self._whole = (self._whole_gain(start) if self._length_from == "script" else None) or count(start)
+        if whole.is_measured and whole.gain.low > 1.0:
             return None
-        starts = f"`gpuwise run` takes {start_s:.1f} s to start"
-        if whole is not None and (whole.high < LEAST_GAIN or whole.ratio < 1.0):
-            return f"whole trainings are {whole.words} as fast, and {starts}"
-        saved_s = (1.0 - 1.0 / gain.low) * self._length_s
-        if saved_s > start_s:
+        if whole.is_measured and (whole.gain.high < LEAST_GAIN or whole.gain.ratio < 1.0):
+            return f"whole trainings are {whole.gain.words} as fast, and {starts}"
+        if saved_s() > start.added_s:
             return None
-        return f"{saved_s:.1f} s are saved in {self._length_words}, and {starts}"
+        return f"{max(saved_s(), 0.0):.1f} s are saved in {self._length_words}, and {starts}"
 
     def _ends_soon(self, gain: Gain, start_s: float) -> bool | None:
         """Whether a script of unknown length ends before the levers have saved ``WORTHWHILE`` times the start of ``gpuwise
@@ -674,7 +713,7 @@ class Search:
         record = self._state.measured(f"whole|{sorted(self._base.items())}|0", run_it)
         if record["seconds"] is None:
             return trains_on
-        self._length_s, self._is_own_length, self._own_wall_s = record["seconds"], True, record["wall_s"]
+        self._length_s, self._length_from, self._own_wall_s = record["seconds"], "script", record["wall_s"]
         return True
 
     def _seeing_s(self, gain: Gain, start_s: float) -> float:
@@ -685,24 +724,29 @@ class Search:
         """Whether ``gain`` is narrow, or further pairs would take the minutes that it needs to see how long the script trains."""
         if gain.within(FINAL_SPREAD):
             return True
-        if self._is_known or gain.low <= LEAST_GAIN or (start_s := self._start_s) is None:
+        if self._is_known or gain.low <= LEAST_GAIN or (start := self._start) is None:
             return False
-        return time.monotonic() + self._seeing_s(gain, start_s) > self._ends_s
+        return time.monotonic() + self._seeing_s(gain, start.added_s) > self._ends_s
 
     @property
     def _is_known(self) -> bool:
         """Whether the training's length is given or known from the script."""
-        return self._is_own_length or self._options.run_length_s is not None
+        return self._length_from != "assumed"
 
     @property
-    def _start_s(self) -> float | None:
-        return self._state.measured("start", lambda: start_of_run(self._folder, dict(self._best)))
+    def _start(self) -> Start | None:
+        def measure() -> dict[str, float] | None:
+            start = start_of_run(self._folder, dict(self._best))
+            return None if start is None else asdict(start)
+
+        record = self._state.measured("start", measure)
+        return None if record is None else Start(**record)
 
     @property
     def _by_clock(self) -> bool:
         return self._has_workers or bool({*CROWDING} & {*self._best})
 
-    def _whole_gain(self, start_s: float) -> Gain | None:
+    def _whole_gain(self, start: Start) -> Whole | None:
         """Measured gain of whole trainings."""
 
         def measure(levered: bool, at: int) -> float | None:
@@ -716,11 +760,11 @@ class Search:
         pair_s = 2.0 * SPARE * (self._own_wall_s + self._reference_wall_s)
         if time.monotonic() + LEAST_PAIRS * pair_s <= self._ends_s:
             self._say("whole trainings, as they are short")
-        return whole_gain(measure, start_s, pair_s, self._ends_s, MISSED)
+        return whole_gain(measure, start, pair_s, self._ends_s, MISSED)
 
     @property
     def _length_words(self) -> str:
-        if self._is_own_length:
+        if self._length_from == "script":
             return f"the {self._length_s:.3g} s that the script trains"
         return f"a training of {self._length_s:.3g} s"
 

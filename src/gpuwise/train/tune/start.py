@@ -5,18 +5,30 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from gpuwise.train.config import TunedConfig, write
 
 START_LIMIT_S = 30.0
-"""Levers that save more than this are worth any start: it is not measured. Rule of this project."""
+"""A start takes less than this: it is not measured where it can change neither the decision nor 1 % of the training. Rule of
+this project."""
 TURNS = 2
 
 
-def start_of_run(folder: Path, levers: Mapping[str, object]) -> float | None:
-    """Processor seconds that ``gpuwise run`` with these levers adds to a script that imports torch and ends: the minimum of
-    ``TURNS`` each. None if the system does not report it, or it does not run."""
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Processor seconds at the start of a process."""
+
+    import_s: float
+    """Of Python and torch, with and without ``gpuwise run``."""
+    added_s: float
+    """By ``gpuwise run`` with the levers."""
+
+
+def start_of_run(folder: Path, levers: Mapping[str, object]) -> Start | None:
+    """Start of a script that imports torch and ends: the minimum of ``TURNS`` each. None if the system does not report it, or it
+    does not run."""
     place = (folder / "start").resolve()
     place.mkdir(parents=True, exist_ok=True)
     script, config = place / "start.py", place / "gpuwise.toml"
@@ -29,7 +41,8 @@ def start_of_run(folder: Path, levers: Mapping[str, object]) -> float | None:
         if plain_s is None or run_s is None:
             return None
         found.append((plain_s, run_s))
-    return max(min(b for _, b in found) - min(a for a, _ in found), 0.0)
+    import_s, run_s = (min(side) for side in zip(*found, strict=True))
+    return Start(import_s, max(run_s - import_s, 0.0))
 
 
 def _processor_s(command: Sequence[str], folder: Path) -> float | None:

@@ -20,7 +20,7 @@ from gpuwise.files import drop_torn_line, parse_json, read_bytes, read_text
 
 FILE = "measurements.jsonl"
 LOCK = "tuning.lock"
-VERSION = 2
+VERSION = 3
 
 
 class State:

@@ -67,6 +67,8 @@ class Trial:
     """Ids in the batches, the padding with them."""
     warm_up_s: float = 0.0
     """Additional time of the first steps relative to later ones: compilation, first batches."""
+    outside_s: float = 0.0
+    """Before the first step and after the last: data, building, the end."""
     wall_s: float = 0.0
     memory_bytes: int | None = None
     """Peak of the device's allocator; of the process and its children where there is no device."""
@@ -161,7 +163,7 @@ def trial_of(outcome: Outcome, *, skip_steps: int = 0) -> Trial:
         return Trial(outcome.ended, ok=False, **common)
     samples, columns = sum(s.samples for s in kept), sum(s.tokens for s in kept)
     median_s = statistics.median(s.wall_s for s in kept)
-    before = steps[: len(steps) - len(kept)]
+    before, first_s = steps[: len(steps) - len(kept)], first_step_s(journal)
     energy = energy_of(journal, ticks, kept)
     return Trial(
         outcome.ended,
@@ -172,7 +174,8 @@ def trial_of(outcome: Outcome, *, skip_steps: int = 0) -> Trial:
         per="samples" if samples else "steps",
         shares=shares_of(kept),
         columns_per_sample=columns / samples if samples and columns else None,
-        warm_up_s=max(sum(s.wall_s for s in before) - len(before) * median_s, 0.0) + first_step_s(journal),
+        warm_up_s=max(sum(s.wall_s for s in before) - len(before) * median_s, 0.0) + first_s,
+        outside_s=max(outcome.wall_s - (journal.ticks[-1].at_s - journal.ticks[0].at_s) - first_s, 0.0),
         energy=energy,
         flop=flop_of(journal, kept) if event else NOT_COUNTED,
         device=device_of(journal),

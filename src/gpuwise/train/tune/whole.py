@@ -1,11 +1,14 @@
-"""Whole trainings with and without the levers, where a script is so short that ``gpuwise run``'s own start decides."""
+"""Whole trainings with and without the levers, from the start of the process to its end: what a person gains."""
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from gpuwise.train.hook.launch import Outcome
+from gpuwise.train.tune.start import Start
 from gpuwise.train.tune.stats import Gain, gain_of
 
 LEAST_PAIRS, MOST_PAIRS = 3, 8
@@ -13,11 +16,35 @@ SPARE = 1.5
 """Times as long as a training should take: it evaluates and writes too. Rule of this project."""
 
 
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """Seconds of the whole process as it is and under the levers, and the gain."""
+
+    before_s: float
+    after_s: float
+    gain: Gain
+    is_measured: bool
+    """By whole runs; else counted from a step's gain and what occurs once."""
+
+
+def counted(gain: Gain, length_s: float, *, once_s: float, added_s: float, filling_s: float = 0.0) -> Whole:
+    """The whole training by the gain of its steps: ``length_s`` of steps as they are, of which ``filling_s`` (the first epoch of
+    a cache) gain nothing; ``once_s`` for imports, data and building; ``added_s`` for the start of ``gpuwise run`` and
+    compilation."""
+    before_s = once_s + length_s
+
+    def after_s(ratio: float) -> float:
+        return once_s + added_s + filling_s + (length_s - filling_s) / ratio
+
+    ratios = [before_s / after_s(ratio) for ratio in (gain.ratio, max(gain.low, 1e-9), gain.high)]
+    return Whole(before_s, after_s(gain.ratio), Gain(*ratios, gain.n_pairs), is_measured=False)
+
+
 def whole_gain(
-    measure: Callable[[bool, int], float | None], start_s: float, pair_s: float, until_s: float, missed: float
-) -> Gain | None:
-    """Speedup of whole trainings under the levers, including ``start_s`` of ``gpuwise run``. None if fewer than ``LEAST_PAIRS``
-    pairs, each of about ``pair_s``, end before ``until_s`` (``time.monotonic``), or one fails.
+    measure: Callable[[bool, int], float | None], start: Start, pair_s: float, until_s: float, missed: float
+) -> Whole | None:
+    """Whole trainings measured under the levers, imports and the start of ``gpuwise run`` included. None if fewer than
+    ``LEAST_PAIRS`` pairs, each of about ``pair_s``, end before ``until_s`` (``time.monotonic``), or one fails.
 
     ``measure(levered, at)`` returns the seconds of the training in pair ``at``. Pairs alternate their order and are added
     until the interval is on one side of 1.
@@ -34,12 +61,16 @@ def whole_gain(
         if plain_s is None or levered_s is None:
             return None
         pair_s = time.monotonic() - began_s or pair_s
-        pairs.append((1.0 / plain_s, 1.0 / (levered_s + start_s)))
+        pairs.append((1.0 / (start.import_s + plain_s), 1.0 / (start.import_s + start.added_s + levered_s)))
         if len(pairs) >= LEAST_PAIRS:
             gain = gain_of(pairs, missed=missed)
             if gain.low > 1.0 or gain.high < 1.0:
-                return gain
-    return gain_of(pairs, missed=missed) if len(pairs) >= LEAST_PAIRS else None
+                break
+    if len(pairs) < LEAST_PAIRS:
+        return None
+    before_s = statistics.median(1.0 / a for a, _ in pairs)
+    gain = gain_of(pairs, missed=missed)
+    return Whole(before_s, before_s / gain.ratio, gain, is_measured=True)
 
 
 def whole_s(outcome: Outcome, *, by_clock: bool) -> float | None:

@@ -62,9 +62,8 @@ def worth_of(
     if device is not None and device.kind == "cpu" and not peaks.flop_per_s and untouched.per_sample:
         peaks = Peaks(**state.measured("peak", lambda: asdict(measure_processor())))
     shares = [utilisation(f, t.rate, peaks) for f, t in zip(flop, (result.before, result.after), strict=True)]
-    ratio = result.gain.ratio if result.levers and result.gain is not None else 1.0
-    run_length_s = result.run_length_s
-    saved_s = max(1.0 - 1.0 / ratio, 0.0) * run_length_s
+    run_length_s, whole = result.run_length_s, result.whole
+    saved_s = max(whole.before_s - whole.after_s, 0.0) if result.levers and whole is not None else 0.0
     return Worth(
         device,
         flop,

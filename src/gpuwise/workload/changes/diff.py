@@ -15,6 +15,7 @@ from pathlib import Path
 
 from gpuwise.files import read_text
 from gpuwise.workload.changes.change import Change, Sites
+from gpuwise.workload.changes.registry import BY_NAME
 from gpuwise.workload.changes.script import Arguments, Code, Edit, Script, edited, hunks
 from gpuwise.workload.changes.writers import WRITERS, Written
 
@@ -27,9 +28,9 @@ class Patch:
     covers: tuple[str, ...]
 
 
-def diff_of(script: Path, changes: Mapping[str, object]) -> Patch:
-    """Changes by name with their arguments, written into ``script``. Empty where nothing can be changed safely; the changed
-    script is parsed again before the diff is given."""
+def diff_of(script: Path, changes: Mapping[str, object], *, device: str = "cuda") -> Patch:
+    """Changes by name with their arguments, written into ``script``, which trains on a ``device`` of this kind. Empty where
+    nothing can be changed safely; the changed script is parsed again before the diff is given."""
     parsed = Script.parse(str(script), read_text(script))
     if parsed is None:
         return Patch("", ())
@@ -37,7 +38,7 @@ def diff_of(script: Path, changes: Mapping[str, object]) -> Patch:
     covers: list[str] = []
     for name, argument in changes.items():
         writer = WRITERS.get(name)
-        result = Written() if writer is None else writer(Code(script=parsed), argument)
+        result = Written() if writer is None else writer(Code(script=parsed, device=device), argument)
         if result.edits and result.is_complete:
             edits += result.edits
             covers.append(name)
@@ -47,6 +48,17 @@ def diff_of(script: Path, changes: Mapping[str, object]) -> Patch:
     name = str(script)
     text = "".join(difflib.unified_diff(parsed.rows, new_source.splitlines(keepends=True), f"a/{name}", f"b/{name}"))
     return Patch(text, tuple(covers) if text else ())
+
+
+def by_hand(name: str, argument: object, *, device: str, optimizers: tuple[str, ...] = ()) -> tuple[str, ...]:
+    """Lines that make a change in a script of which nothing is known: a place (``# where the loader is made``), then Python; of a
+    change that has no writer its registered code."""
+    writer = WRITERS.get(name)
+    if writer is None:
+        return (BY_NAME[name].put_on.code.replace("{value}", str(argument)),)
+    marks = {"+ ": "", "- ": "# out: ", "@ ": "# "}
+    code = Code(Sites([], optimizers=optimizers), device=device)
+    return tuple(marks[line[:2]] + line[2:] for line in writer(code, argument).sketch)
 
 
 def snippet(changes: Sequence[Change], sites: Sites) -> tuple[str, ...]:

@@ -75,8 +75,8 @@ class Lever:
     values: tuple[object, ...]
     devices: tuple[str, ...]
     """Kinds of device on which it can make a difference."""
-    code: str
-    """Code to write in the script, at least in outline; ``{value}`` is the placeholder of the value."""
+    code: str = ""
+    """Code to write in the script where no writer does; ``{value}`` is the placeholder of the value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,55 +203,54 @@ CHANGES: tuple[ChangeKind, ...] = (
         "trim_padding", _title("padding cut off"), "padding", "exact",
         "columns that are padding in every row of a batch are cut off",
         "shapes vary from step to step, which a compiler may compile again", NO_LOADER, NOT_IN_STEP,
-        Lever((True,), ANY, "ids = ids[:, : lengths.max()]"), NO_DIFF,
+        Lever((True,), ANY, "ids = ids[:, : lengths.max()]  # the mask and the labels too"), NO_DIFF,
     ),
     ChangeKind(
         "cache_decode", _title("cached decoded images"), "loader", "exact",
         "each image is decoded (and converted and resized the same way) once and cached in memory",
         "takes host memory for the whole dataset", NO_LOADER, NOT_IN_STEP,
-        Lever((True,), ANY, "self.images = [Image.open(p).convert('L') for p in paths]"), NO_DIFF,
+        Lever((True,), ANY, "images = [Image.open(path).copy() for path in paths]  # once, and indexed in __getitem__"), NO_DIFF,
     ),
     ChangeKind(
         "cache_items", _title("cached items"), "loader", "exact",
         "dataset items that are the same every time are created once and cached in memory",
         "takes host memory for the whole dataset", NO_LOADER, NOT_IN_STEP,
-        Lever((True,), ANY, "self.items = [make(i) for i in range(len(self))]"), NO_DIFF,
+        Lever((True,), ANY, "items = [dataset[i] for i in range(len(dataset))]  # in place of the dataset"), NO_DIFF,
     ),
     ChangeKind(
         "workers", _title("{} loader workers"), "loader", "order",
         "items are made in processes beside the training, which stay from epoch to epoch",
         "random augmentation draws other numbers; each worker holds the dataset object", NO_LOADER, NOT_IN_STEP,
-        Lever((2, 4, 8), ANY, "DataLoader(..., num_workers={value}, persistent_workers=True)"), DIFF,
+        Lever((2, 4, 8), ANY), DIFF,
     ),
     ChangeKind(
         "prefetch", _title("{} batches prefetched"), "loader", "exact", "each worker makes more batches ahead",
         "takes host memory for them", NO_LOADER, NOT_IN_STEP,
-        Lever((4,), ANY, "DataLoader(..., prefetch_factor={value})"), DIFF,
+        Lever((4,), ANY), DIFF,
     ),
     ChangeKind(
         "pin_memory", _title("page-locked batches"), "loader", "exact",
         "batches are in page-locked memory, so that copies to the device overlap with work",
         "takes host memory that cannot be swapped out", NO_LOADER, NOT_IN_STEP,
-        Lever((True,), CUDA, "DataLoader(..., pin_memory=True)"), DIFF,
+        Lever((True,), CUDA), DIFF,
     ),
     ChangeKind(
         "autocast", _autocast_label, "precision", "precision",
         "matrix products and convolutions of the model in a 16-bit format",
         "losses differ by the rounding of the format; fp16 needs a gradient scaler", on.AUTOCAST, "captured",
-        Lever(("bf16", "fp16"), ANY, "with torch.autocast(device.type, torch.{value}): output = model(inputs)"),
+        Lever(("bf16", "fp16"), ANY),
         DIFF,
     ),
     ChangeKind(
         "tf32", _title("TF32"), "precision", "precision", "fp32 matrix products with 10-bit mantissas on tensor cores",
         "products lose 13 bits of mantissa", on.TF32, "captured",
-        Lever((True,), CUDA, 'torch.set_float32_matmul_precision("high")'), DIFF,
+        Lever((True,), CUDA), DIFF,
     ),
     ChangeKind(
         "compile", _title("torch.compile"), "compiler", "exact",
         "the model's repeated blocks, or all of it, compiled by torch.compile",
         "minutes of compiling first, and again where shapes change", on.COMPILE, "timing",
-        Lever(("regional", "whole", "reduce-overhead"), ANY,
-              "model.compile(), or block.compile() for each of its blocks (regional)"),
+        Lever(("regional", "whole", "reduce-overhead"), ANY),
         DIFF,
     ),
     ChangeKind(
@@ -266,62 +265,61 @@ CHANGES: tuple[ChangeKind, ...] = (
     ChangeKind(
         "channels_last", _title("channels last"), "layout", "exact", "convolutions on images with channels innermost",
         "operations that know no such layout copy", Why("the catalogue's models have no convolutions but the first"), "captured",
-        Lever((True,), ANY, "model.to(memory_format=torch.channels_last)"), DIFF,
+        Lever((True,), ANY), DIFF,
     ),
     ChangeKind(
         "fused_optimizer", lambda fused: "optimizer in a loop" if fused is False else "fused optimizer", "optimizer", "exact",
         "one kernel updates all parameters", "sums round in another order", STACK, "captured",
-        Lever((True,), ANY, "{optimizer}(..., fused=True)"), DIFF,
+        Lever((True,), ANY), DIFF,
     ),
     ChangeKind(
         "set_to_none", _title("zero_grad sets to None"), "optimizer", "exact", "gradients are dropped, not filled with zeros",
         "code that reads a gradient before the first backward pass finds None", OWN_LOOP, "captured",
-        Lever((True,), ANY, "optimizer.zero_grad(set_to_none=True)"), DIFF,
+        Lever((True,), ANY), DIFF,
     ),
     ChangeKind(
         "attention", lambda kernel: "fused attention" if kernel is None else f"{kernel} attention", "libraries", "exact",
         "which kernel scaled_dot_product_attention takes; scores are never written out",
         "attention weights cannot be returned any more", on.ATTENTION, "captured",
-        Lever(("cudnn", "flash", "efficient"), CUDA, "with torch.nn.attention.sdpa_kernel(...): ..."),
+        Lever(("cudnn", "flash", "efficient"), CUDA),
         DIFF,
     ),
     ChangeKind(
         "cudnn_benchmark", lambda on_: "no cuDNN benchmark" if on_ is False else "cuDNN benchmark", "libraries", "exact",
         "cuDNN tries its convolutions and takes the fastest", "trying takes workspace memory, and time where shapes change",
         Why("the catalogue's models have no convolutions but the first"), "captured",
-        Lever((True,), CUDA, "torch.backends.cudnn.benchmark = True"), DIFF,
+        Lever((True,), CUDA), DIFF,
     ),
     ChangeKind(
         "allocator", lambda conf: "expandable segments" if "expandable" in str(conf) else f"allocator {conf}", "libraries",
         "exact", "the allocator's segments grow in place", "not with memory shared between processes",
         Why("the catalogue's memory has no gaps between segments: its interval covers them"), "allocator",
-        Lever(("expandable_segments:True",), CUDA,
-              'os.environ["PYTORCH_CUDA_ALLOC_CONF"] = "{value}"  # before torch is imported'),
+        Lever(("expandable_segments:True",), CUDA),
         DIFF,
     ),
     ChangeKind(
         "checkpointing", _checkpointing_label, "memory", "exact",
         "activations are dropped and recomputed in the backward pass (off: disables the step's own recomputation)",
         "the forward pass runs twice; random numbers must be the same in both", on.CHECKPOINTING, "captured",
-        Lever(("off", "blocks"), ANY, "without torch.utils.checkpoint (off); each block under it (blocks)"),
+        Lever(("off", "blocks"), ANY),
         DIFF,
     ),
     ChangeKind(
         "micro_batches", _title("{} micro-batches"), "memory", "exact",
         "the batch runs through the model in parts; only one part's activations are in memory at a time",
         "batch statistics (BatchNorm) are of a part", on.MICRO_BATCHES, "captured",
-        Lever((), ANY, "the model on each part of the batch, under torch.utils.checkpoint"),
+        Lever((), ANY),
         DIFF,
     ),
     ChangeKind(
         "batch", _title("batch {}"), "batch", "maths", "samples in a batch of the loader that is made first",
         "another training: the learning rate may need another value", on.BATCH, "batch",
-        Lever((), ANY, "DataLoader(..., batch_size={value})"), DIFF,
+        Lever((), ANY), DIFF,
     ),
     ChangeKind(
         "threads", _title("{} threads"), "threads", "exact", "threads of one operation on the processor",
         "none", Why("the catalogue trains on accelerators"), Why("a captured step runs on an accelerator"),
-        Lever((), CPU, "torch.set_num_threads({value})"), DIFF,
+        Lever((), CPU), DIFF,
     ),
     ChangeKind(
         "zero_after_step", _title("zero_grad after the step"), "optimizer", "exact",

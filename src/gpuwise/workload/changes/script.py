@@ -195,9 +195,11 @@ def is_unclear(call: ast.Call) -> bool:
 class Code:
     """Known parts of the user's code: the whole script, or the places that a capture noted."""
 
-    def __init__(self, sites: Sites = NOWHERE, script: Script | None = None, *, is_blind: bool = False) -> None:
-        """``is_blind``: as if no line could be read."""
-        self.sites, self.script, self.is_blind = sites, script, is_blind
+    def __init__(
+        self, sites: Sites = NOWHERE, script: Script | None = None, *, is_blind: bool = False, device: str = "cuda"
+    ) -> None:
+        """``is_blind``: as if no line could be read. ``device``: torch's name of the kind that the code trains on."""
+        self.sites, self.script, self.is_blind, self.device = sites, script, is_blind, device
         self._files: dict[str, Script | None] = {}
         self._lines: dict[tuple[str, int], Script | None] = {}
 

@@ -14,6 +14,8 @@ from gpuwise.workload.changes.script import EVERY_OPTIMIZER, FUSED_OPTIMIZERS, A
 from gpuwise.workload.changes.strategy import rank_and_targets
 
 TORCH_FORMAT = {"bf16": "torch.bfloat16", "fp16": "torch.float16"}
+BACKEND = {"cudnn": "CUDNN_ATTENTION", "flash": "FLASH_ATTENTION", "efficient": "EFFICIENT_ATTENTION"}
+"""Kernels of scaled dot-product attention by torch's names."""
 STEP = "    "
 """Indentation of a line inside a block."""
 
@@ -39,10 +41,14 @@ def _sketch(site: Site | None, place: str, *lines: str) -> Written:
 # --- arguments of calls ---
 
 
-def _with_arguments(code: Code, site: Site | None, names: Sequence[str], place: str, arguments: dict[str, object]) -> Written:
+def _with_arguments(
+    code: Code, site: Site | None, names: Sequence[str], place: str, arguments: dict[str, object], called: str
+) -> Written:
+    """Into every call of ``names``; ``called`` stands for a call that cannot be seen."""
     script, calls = code.calls(site, names)
     if script is None or not calls or any(is_unclear(call) for call in calls):
-        return _sketch(site, place, "+ " + ", ".join(f"{k}={v!r}" for k, v in arguments.items()))
+        text = ", ".join(f"{k}={v!r}" for k, v in arguments.items())
+        return _sketch(site, place, f"+ {text}" if site is not None else f"+ {called}(..., {text})")
     return Written(tuple(Arguments(script, call, arguments) for call in calls))
 
 
@@ -53,7 +59,7 @@ def _loader(**argument_kinds: str) -> Writer:
         arguments: dict[str, object] = {
             name: value if what == "value" else True for name, what in argument_kinds.items() if value or what == "value"
         }
-        return _with_arguments(code, None, ("DataLoader",), "where the loader is made", arguments)
+        return _with_arguments(code, None, ("DataLoader",), "where the loader is made", arguments, "DataLoader")
 
     return write
 
@@ -64,7 +70,8 @@ MAKER = "where the optimizer is made"
 def _fused_optimizer(code: Code, fused: Any) -> Written:
     site = code.sites.optimizer
     arguments: dict[str, object] = {"foreach": False} if fused is False else {"fused": True}
-    return _with_arguments(code, site, (*FUSED_OPTIMIZERS, *code.sites.optimizers), MAKER, arguments)
+    called = f"torch.optim.{next(iter(code.sites.optimizers), 'AdamW')}"
+    return _with_arguments(code, site, (*FUSED_OPTIMIZERS, *code.sites.optimizers), MAKER, arguments, called)
 
 
 def _set_to_none(code: Code, _: Any) -> Written:
@@ -137,7 +144,7 @@ def _compile(code: Code, how: Any) -> Written:
     place = "after the model is built"
     if how == "regional":
         if not code.sites.has_blocks:
-            return _sketch(None, place, "+ block.compile() for each of its blocks")
+            return _sketch(None, place, "+ for block in model.blocks:  # its repeated blocks", f"+ {STEP}block.compile()")
         return _model_lines(code, (f"for block in {_blocks(code)}:", f"{STEP}block.compile()"), place)
     mode = f'mode="{how}"' if how == "reduce-overhead" else ""
     return _model_lines(code, (f"{{model}}.compile({mode})",), place)
@@ -240,8 +247,12 @@ def _autocast(code: Code, form: Any) -> Written:
     dtype = TORCH_FORMAT.get(str(form))
     if dtype is None:
         return _sketch(None, "where autocast is entered", "+ with torch.autocast(..., enabled=False):")
-    scaler = ("+ scaler.scale(loss).backward(); scaler.step(optimizer); scaler.update()",) if form == "fp16" else ()
-    header = f'with torch.autocast("cuda", dtype={dtype}):'
+    scaler = (
+        f'+ scaler = torch.amp.GradScaler("{code.device}")  # once, and in place of backward and step:',
+        "+ scaler.scale(loss).backward(); scaler.step(optimizer); scaler.update()",
+    )
+    scaler = scaler if form == "fp16" else ()
+    header = f'with torch.autocast("{code.device}", dtype={dtype}):'
     site = code.sites.forward[0] if code.sites.forward else None
     script = code.near(site) if site is not None else None
     part = _forward_part(script, code) if script is not None else None
@@ -293,7 +304,11 @@ def _free_outputs(code: Code, _: Any) -> Written:
 
 def _attention(code: Code, kernel: Any) -> Written:
     if kernel is not None:
-        return _sketch(None, "around the training", f"+ with torch.nn.attention.sdpa_kernel(...):  # {kernel} first")
+        first = BACKEND[str(kernel)]
+        others = (b for b in (*BACKEND.values(), "MATH") if b != first)
+        kernels = ", ".join(f"SDPBackend.{b}" for b in (first, *others))
+        lines = ("from torch.nn.attention import SDPBackend, sdpa_kernel", f"with sdpa_kernel([{kernels}], set_priority=True):")
+        return _sketch(None, "around the training", *(f"+ {line}" for line in lines), f"+ {STEP}...")
     return _sketch(
         None, "where the model is built", '+ attn_implementation="sdpa"  # transformers; timm: timm.layers.set_fused_attn(True)'
     )
@@ -354,7 +369,7 @@ def _micro_batches(code: Code, n: Any) -> Written:
         None,
         f"the step, with a batch of 1/{n}",
         f"+ for micro_batch in batch.chunk({n}):",
-        f"+     (loss_of(micro_batch) / {n}).backward()",
+        f"+ {STEP}(loss_of(micro_batch) / {n}).backward()",
         f"+ {name}.step(); {name}.zero_grad()",
     )
 

@@ -65,14 +65,14 @@ class Machine:
             return Outcome("error", 1, Journal(events=events), 1.0, None, error=self.breaks)
         if memory > 1.2 * CAPACITY.memory_bytes:
             return Outcome("memory", 137, Journal(events=events), 1.0, int(memory), out_of_memory=True)
-        events.append({"event": "memory", "peak_host_bytes": memory, "retries": self.retries})
+        events.append({"event": "memory", "retries": self.retries})
         events.append({"event": "longest", "n_items": 10_000, "looked_at": 4000, "varies": True, "length": 64})
         step_s = batch * self.accumulation / self.rate(batch) * (1.3 if "checkpointing" in levers else 1.0)
         ticks = [
             Tick(at_s=k * step_s, optimizer=0, optimizer_s=0.2 * step_s * k, n_batches=n, samples=n * batch)
             for k, n in ((k, k * self.accumulation) for k in range(1, 12))
         ]
-        return Outcome("enough", 0, Journal(ticks=ticks, events=events), 1.0, None)
+        return Outcome("enough", 0, Journal(ticks=ticks, events=events), 1.0, int(memory))
 
 
 def prober(machine: Machine, folder: Path, *, resume: bool = False, capacity: Capacity = CAPACITY) -> Prober:

@@ -55,8 +55,7 @@ def filled_bytes(outcome: Outcome, capacity: Capacity) -> float | None:
     if capacity.device:
         reserved = memory.get("peak_reserved_bytes")
         return float(reserved) if reserved else None
-    peaks = [float(v) for v in (memory.get("peak_host_bytes"), outcome.peak_memory_bytes) if v]
-    return max(peaks, default=None)
+    return None if outcome.peak_memory_bytes is None else float(outcome.peak_memory_bytes)
 
 
 def n_retries(outcome: Outcome) -> int:
