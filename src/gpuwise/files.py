@@ -8,7 +8,8 @@ import re
 import stat
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn, TypeVar, cast
 
@@ -218,7 +219,8 @@ FIGURE_SUFFIXES = (".svg",)
 
 
 def write_whole(path: Path, content: bytes | str) -> None:
-    """Write ``content`` (text as UTF-8) to ``path`` in one step: a reader sees the old file or the new one.
+    """Write ``content`` (text as UTF-8) to ``path`` in one step: a reader sees the old file or the new one, after a loss of
+    power too.
 
     Raises InputError where it cannot be written there.
     """
@@ -230,13 +232,53 @@ def write_whole(path: Path, content: bytes | str) -> None:
         try:
             with os.fdopen(handle, "wb") as file:
                 file.write(content.encode() if isinstance(content, str) else content)
+                file.flush()
+                os.fsync(file.fileno())
             temporary.chmod(0o644)
             temporary.replace(path)
+            sync_folder(path.parent)
         except BaseException:
             temporary.unlink(missing_ok=True)
             raise
     except OSError as error:
         raise InputError(f"cannot write {path}: {error.strerror or error}", hint="choose another place") from None
+
+
+def sync_folder(folder: Path) -> None:
+    """Its entries on the disk for certain; no effect where the system opens no folders (Windows)."""
+    try:
+        handle = os.open(folder, os.O_RDONLY)
+    except PermissionError:
+        return
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+@contextmanager
+def alone_in(folder: Path, what: str) -> Generator[None]:
+    """Exclusive lock on ``folder`` for the context: two runs of ``what`` (a tuning, a training) would take each other's files
+    for their own. Raises InputError while there is another. No effect if the system or the file system has no locks."""
+    try:
+        import fcntl
+    except ImportError:
+        yield
+        return
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        file = (folder / f"{what}.lock").open("ab")
+    except OSError as error:
+        raise InputError(f"cannot write to {folder}: {error.strerror}", hint="give another folder with --out") from None
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise InputError(f"another {what} is running in {folder}", hint="--out names another folder") from None
+        except OSError:
+            # a file system without locks
+            pass
+        yield
 
 
 def drop_torn_line(path: Path) -> None:

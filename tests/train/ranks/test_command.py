@@ -12,6 +12,8 @@ import pytest
 
 from gpuwise.cli.app import run
 from gpuwise.export.torchrun import SAVE_S
+from gpuwise.files import alone_in
+from gpuwise.train.ranks.launch import divides_itself
 
 pytest.importorskip("torch")
 WHOLE = str(Path(__file__).with_name("scripts") / "classify.py")
@@ -170,3 +172,36 @@ def test_a_plan_that_ranks_cannot_do_says_which_part() -> None:
     with pytest.raises(LayoutError, match=words) as refused:
         layout_of(Strategy(ep=2, precision="fp8", offload_optimizer=True))
     assert "gpuwise export" in str(refused.value)
+
+
+@pytest.mark.thorough
+def test_a_script_with_its_own_group_is_started_as_torchrun_does_and_watched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """It was refused. A run before in the folder has no part in the steps of this one, and one beside it is refused."""
+    monkeypatch.chdir(tmp_path)
+    script = str(Path(__file__).with_name("scripts") / "own_group.py")
+    for _ in range(2):
+        assert run(["run", script, "--ranks", "2", "--no-record", "--json", "--out", "out"]) == 0
+        told = json.loads(capfd.readouterr().out.splitlines()[-1])
+        assert told["ended"] == "done" and told["steps"] == 24 and told["restarts"] == 0
+    with alone_in(tmp_path / "out", "training"):
+        assert run(["run", script, "--ranks", "2", "--no-record", "--out", "out"]) == 2
+    refused = capfd.readouterr().err
+    assert "another training is running in out" in refused.replace(str(tmp_path) + "/", "") and "--out" in refused
+
+
+@pytest.mark.parametrize(
+    ("text", "who"),
+    [
+        ("import torch.distributed as dist\ndist.init_process_group('nccl')\n", "the script (init_process_group)"),
+        ("from accelerate import Accelerator\na = Accelerator()\n", "Accelerate"),
+        ("import lightning as L\nL.Trainer().fit(model)\n", "Lightning"),
+        ("from accelerate.utils import set_seed\nset_seed(1)\n", None),
+        ("import torch\n", None),
+        ("def (", None),
+    ],
+)
+def test_what_divides_itself_is_seen_in_the_text(text: str, who: str | None, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(text)
+    assert divides_itself(tmp_path / "train.py") == who

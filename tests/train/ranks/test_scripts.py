@@ -234,7 +234,7 @@ def test_ranks_draw_other_numbers_and_evaluate_alike(workers: int, ranks: Callab
     ("what", "said", "hint"),
     [
         ("no loader", "without a DataLoader", "train.py:make_step"),
-        ("itself", "divides the script's work over ranks itself", "torchrun"),
+        ("itself", "divides the script's work over ranks itself", "leave out the layout"),
         ("stream", "Stream gives its samples in its own order", "__getitem__"),
         ("statistics", "TensorDataset was divided", "torch.no_grad()"),
         ("sparse", "sparse", "sparse=False"),

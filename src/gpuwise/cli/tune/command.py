@@ -130,9 +130,10 @@ def _tune(job: TrialJob, options: Options, out: Path, *, resume: bool, usd_per_h
     from importlib.metadata import PackageNotFoundError, version
 
     from gpuwise.cli.progress import say
+    from gpuwise.files import alone_in
     from gpuwise.train.hook.zygote import FORKS, Zygote
     from gpuwise.train.tune.search import Search
-    from gpuwise.train.tune.state import State, alone_in, subject_of
+    from gpuwise.train.tune.state import State, subject_of
     from gpuwise.train.tune.worth import worth_of
 
     try:
@@ -141,7 +142,7 @@ def _tune(job: TrialJob, options: Options, out: Path, *, resume: bool, usd_per_h
         raise InputError("PyTorch is not installed here", hint="run gpuwise with the Python of the script") from None
     subject = subject_of(job.script, job.arguments, module=job.module, versions=versions)
     with ExitStack() as stack:
-        stack.enter_context(alone_in(out))
+        stack.enter_context(alone_in(out, "tuning"))
         state = State(out, {**subject, "steps": options.steps, "memory_bytes": options.memory_bytes}, resume=resume)
         zygote = stack.enter_context(Zygote()) if FORKS else None
         result = Search(job, state, out, zygote, options, say=say).run()

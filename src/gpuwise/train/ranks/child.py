@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from gpuwise.errors import GpuwiseError, InputError
 from gpuwise.text import message_line
 from gpuwise.train.hook.journal import Writer
-from gpuwise.train.ranks.launch import LOST, REFUSED, WATCHED
+from gpuwise.train.ranks.launch import LOST, REFUSED, WATCHED, DividesItselfError
 from gpuwise.train.ranks.settings import RankSettings, read_settings
 from gpuwise.workload.capture.errors import last_user_place
 
@@ -26,6 +26,9 @@ def main(arguments: list[str]) -> int:
 
     settings = read_settings(Path(arguments[0]))
     rank = int(os.environ.get("RANK", "0"))
+    if settings.own:
+        # group and device are the script's, by torchrun's variables
+        return train(settings, rank, "own")
     if settings.whole:
         from gpuwise.train.ranks.script.run import own_device_only
 
@@ -68,7 +71,7 @@ def train(settings: RankSettings, rank: int, device_type: str) -> int:
         if settings.whole:
             from gpuwise.train.ranks.script.run import train_script
 
-            return train_script(settings, journal, beat, device_type)
+            return train_script(settings, rank, journal, beat, device_type)
         return _train_task(settings, journal, beat, device_type)
     except GpuwiseError as error:
         refuse(out, error)
@@ -136,7 +139,8 @@ def refuse(out: Path, error: GpuwiseError) -> None:
 
     told, partial = True, out / f"{REFUSED}.{os.getpid()}"
     try:
-        document = {"error": error.message, "hint": error.hint, "input": isinstance(error, InputError)}
+        kinds = {"input": isinstance(error, InputError), "itself": isinstance(error, DividesItselfError)}
+        document = {"error": error.message, "hint": error.hint, **kinds}
         partial.write_text(json.dumps(document), encoding="utf-8")
         if not (out / REFUSED).exists():
             partial.replace(out / REFUSED)

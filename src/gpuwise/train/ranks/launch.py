@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import shutil
@@ -24,12 +25,13 @@ import msgspec
 
 from gpuwise.errors import GpuwiseError, InputError
 from gpuwise.export.torchrun import MOST_RESTARTS, SAVE_S
-from gpuwise.files import open_file
+from gpuwise.files import alone_in, open_file, read_bytes
 from gpuwise.processes import script_environment
 from gpuwise.train.hook.journal import MOST_JOURNAL
 from gpuwise.train.hook.launch import FOR_SCRIPTS, PATIENCE
 from gpuwise.train.hook.zygote import end_with_parent
 from gpuwise.train.ranks.beat import Place, places, silent, stack_of
+from gpuwise.train.ranks.layout import Layout
 from gpuwise.train.ranks.settings import RankSettings, write_settings
 from gpuwise.train.ranks.straggler import Straggler, straggler, usual_counts
 from gpuwise.units import format_bytes
@@ -47,10 +49,24 @@ LOST = (
     "DataLoader worker",
 )
 """In errors of gloo, and of a loader whose worker was ended: the same training may succeed on the next attempt."""
+DIVIDE_THEMSELVES = {
+    "accelerate": "Accelerate",
+    "lightning": "Lightning",
+    "pytorch_lightning": "Lightning",
+    "deepspeed": "DeepSpeed",
+    "composer": "Composer",
+}
+"""Libraries that divide a loader by themselves where torchrun starts them."""
+STARTERS = frozenset({"Accelerator", "Trainer", "Fabric", "initialize"})
+"""What a script calls of them for it."""
 POLL_S = 0.2
 GRACE_S = 5.0
 STOPPED = {"SIGTERM": 128 + signal.SIGTERM, "SIGINT": 128 + signal.SIGINT}
 Event = dict[str, Any]
+
+
+class DividesItselfError(InputError):
+    """The script divides its work over ranks itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +96,8 @@ class RankJournal:
     """The newest ones."""
     losses: list[Loss] = field(default_factory=list[Loss])
     """Time lost by failures of ranks."""
+    n_now: int = 0
+    """Steps since the last attempt began."""
     _died: Event | None = None
     """The last step before a death that is not yet made up for."""
     _offset: int = 0
@@ -101,6 +119,14 @@ class RankJournal:
         last = [e for e in self.events if e["event"] in ("begin", "end")]
         return str(last[-1]["reason"]) if last and last[-1]["event"] == "end" else None
 
+    @classmethod
+    def after(cls, path: Path, *, resumes: bool) -> RankJournal:
+        """The journal from here on, without what earlier runs in its folder wrote; of a training that ``resumes`` the last step
+        is where it stands."""
+        before = cls(path)
+        before.read()
+        return cls(path, last=before.last if resumes else {}, _offset=before._offset)
+
     def read(self) -> None:
         """Read what was written since the last call."""
         if not self.path.exists():
@@ -117,12 +143,12 @@ class RankJournal:
         if event["event"] != "step":
             self.events.append(event)
             if event["event"] == "begin":
-                self.pid, self.attempt = int(event["pid"]), int(event["attempt"])
+                self.pid, self.attempt, self.n_now = int(event["pid"]), int(event["attempt"]), 0
                 if self.attempt and self.last and self._died is None:
                     self._died = self.last
             return
         self._make_up(event)
-        self.n_steps += 1
+        self.n_steps, self.n_now = self.n_steps + 1, self.n_now + 1
         self.last = event
         self.first_loss = event["loss"] if self.first_loss is None else self.first_loss
         self.steps.append(event)
@@ -254,17 +280,6 @@ def gpus_here() -> list[str]:
     return [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
 
 
-def prepare_folder(settings: RankSettings) -> Path:
-    """The folder of the training, created. Raises InputError if it already has other content."""
-    out = Path(settings.out)
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        (out / REFUSED).unlink(missing_ok=True)
-    except OSError as error:
-        raise InputError(f"cannot write to {out}: {error.strerror}", hint="give another folder with --out") from None
-    return out
-
-
 def command_of(settings: Path, n_ranks: int, restarts: int = MOST_RESTARTS) -> list[str]:
     """torchrun on this machine."""
     words = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(n_ranks)]
@@ -282,14 +297,37 @@ def run_ranks(
 ) -> RanksResult:
     """Train to the end, or to a save requested by a signal. If no rank progresses for ``hang_s``, the straggler is reported
     and ended, and all restart. Raises GpuwiseError if a rank rejects the training."""
-    out = prepare_folder(settings)
+    out = Path(settings.out)
+    plain = msgspec.structs.replace(settings.layout, micro_batch=1, global_batch=1)
+    is_plain = plain == Layout(dp=plain.dp) and not settings.levers
+    if settings.whole and is_plain and (who := divides_itself(Path(settings.target))) is not None:
+        sys.stderr.write(f"gpuwise: {who} divides the script's work over ranks: started as torchrun starts it, and watched\n")
+        settings = msgspec.structs.replace(settings, own=True)
+    with alone_in(out, "training"):
+        try:
+            return _run_ranks(settings, out, look, every_s, streams, restarts, hang_s)
+        except DividesItselfError as error:
+            if not is_plain:
+                raise
+            sys.stderr.write(f"gpuwise: {error.message}: started as torchrun starts it, and watched\n")
+            settings = msgspec.structs.replace(settings, own=True)
+            return _run_ranks(settings, out, look, every_s, streams, restarts, hang_s)
+
+
+def _run_ranks(
+    settings: RankSettings,
+    out: Path,
+    look: Callable[[tuple[RankJournal, ...]], None] | None,
+    every_s: float,
+    streams: tuple[int | None, int | None],
+    restarts: int,
+    hang_s: float,
+) -> RanksResult:
+    with suppress(FileNotFoundError):
+        (out / REFUSED).unlink()
     write_settings(settings, out / "settings.json")
     n = settings.layout.n_ranks
-    journals = tuple(RankJournal(out / f"rank-{r}.jsonl") for r in range(n))
-    for journal in journals:
-        journal.read()
-        journal.events.clear()
-        journal.steps.clear()
+    journals = tuple(RankJournal.after(out / f"rank-{r}.jsonl", resumes=not settings.whole) for r in range(n))
     began, looked = time.monotonic(), 0.0
     given = {"OMP_NUM_THREADS": str(max((os.cpu_count() or 1) // n, 1)), "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(SAVE_S)}
     environment = {WATCHED: "1", **FOR_SCRIPTS, **given, **script_environment()}
@@ -302,7 +340,7 @@ def run_ranks(
         start_new_session=True,
         preexec_fn=partial(_prepare_launcher, os.getpid()),
     )
-    watch = HangWatch(out, n, hang_s, whole=settings.whole)
+    watch = HangWatch(out, n, hang_s, settings)
     try:
         with _passed_on(process, journals) as signals:
             while True:
@@ -325,19 +363,42 @@ def run_ranks(
     return replace(_result(process.returncode, journals, signals, time.monotonic() - began), hung=watch.hung)
 
 
+def divides_itself(script: Path) -> str | None:
+    """What in a script's text divides its work over ranks: its own process group, or a library; None where nothing does that can
+    be seen there."""
+    try:
+        tree = ast.parse(read_bytes(script))
+    except (SyntaxError, ValueError, GpuwiseError):
+        return None
+    nodes = list(ast.walk(tree))
+    called = {getattr(n.func, "attr", getattr(n.func, "id", "")) for n in nodes if isinstance(n, ast.Call)}
+    if "init_process_group" in called:
+        return "the script (init_process_group)"
+    imported = [a.name for n in nodes if isinstance(n, ast.Import) for a in n.names]
+    imported += [n.module or "" for n in nodes if isinstance(n, ast.ImportFrom)]
+    libraries = [DIVIDE_THEMSELVES[top] for name in imported if (top := name.partition(".")[0]) in DIVIDE_THEMSELVES]
+    return libraries[0] if libraries and called & STARTERS else None
+
+
 class HangWatch:
     """Ends a hanging training, so that the launcher restarts it, and reports the straggler."""
 
-    def __init__(self, out: Path, n_ranks: int, hang_s: float, *, whole: bool = False) -> None:
-        self._out, self._n, self._hang_s, self._whole = out, n_ranks, hang_s, whole
+    def __init__(self, out: Path, n_ranks: int, hang_s: float, settings: RankSettings | None = None) -> None:
+        """``settings`` of a script, that is a whole program."""
+        self._out, self._n, self._hang_s = out, n_ranks, hang_s
+        self._whole, self._own = (False, False) if settings is None else (settings.whole, settings.own)
         self._began_s = time.time()
         self.hung: str | None = None
 
     def look(self, journals: tuple[RankJournal, ...]) -> None:
-        """One look at the beats."""
+        """One look at the beats. Until every rank has made a step, of data, compilation and connections nobody knows the
+        length: the collectives' own limits (10 and 30 minutes in torch) end what hangs there."""
+        if not all(j.n_now for j in journals[: self._n]):
+            return
         now = [p for p in places(self._out, self._n) if p.at_s >= self._began_s and p.phase != "end"]
         behind = silent(now, self._n, self._hang_s, time.time())
-        if behind is None or (self._whole and not any(p.phase == "exchange" for p in now)):
+        waits = bool(behind) if self._own else not self._whole or any(p.phase == "exchange" for p in now)
+        if behind is None or not waits:
             # a script may do other work for long, as long as no rank waits
             return
         pids = {p.rank: journals[p.rank].pid for p in now}
@@ -411,6 +472,8 @@ def _raise_refused(out: Path) -> None:
             f"a rank ended, and could not write why to {out}, where {free} are free",
             hint="free space there: the same command resumes from the last checkpoint, if there is one",
         ) from None
+    if refusal.get("itself"):
+        raise DividesItselfError(refusal["error"], hint=refusal.get("hint"))
     raise (
         InputError(refusal["error"], hint=refusal.get("hint"))
         if refusal.get("input", True)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from gpuwise.errors import FileError
-from gpuwise.files import read_json
+from gpuwise.files import read_json, sync_folder, write_whole
 
 MANIFEST = "manifest.json"
 PARTIAL, DAMAGED = ".partial", ".damaged"
@@ -44,29 +44,10 @@ def entry(path: Path) -> Entry:
     return {"bytes": path.stat().st_size, "sha256": digest.hexdigest()}
 
 
-def write_whole(path: Path, document: Mapping[str, Any]) -> None:
-    """A small file that is there whole or not at all."""
-    beside = path.with_name(f".{path.name}.new")
-    with beside.open("w", encoding="utf-8") as file:
-        json.dump(document, file)
-        file.flush()
-        os.fsync(file.fileno())
-    beside.rename(path)
-
-
-def sync_folder(folder: Path) -> None:
-    """Its entries on the disk for certain."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
 def seal(partial: Path, final: Path, entries: Mapping[str, Entry], about: Mapping[str, Any]) -> None:
     """The manifest, then the folder's name: from here on it counts."""
     document = {"about": dict(about), "files": dict(sorted(entries.items()))}
-    write_whole(partial / MANIFEST, {**document, "seal": _seal(document)})
+    write_whole(partial / MANIFEST, json.dumps({**document, "seal": _seal(document)}))
     sync_folder(partial)
     if final.exists():
         # it was damaged, otherwise this step would not have been repeated

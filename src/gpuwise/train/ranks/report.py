@@ -133,7 +133,8 @@ def _rate(journals: Sequence[RankJournal]) -> float | None:
     if not all(each):
         return None
     seconds = statistics.fmean(statistics.fmean(s["step_s"] for s in steps) for steps in each)
-    return sum(statistics.fmean(s["samples"] for s in steps) for steps in each) / seconds if seconds > 0 else None
+    samples = sum(statistics.fmean(s["samples"] for s in steps) for steps in each)
+    return samples / seconds if seconds > 0 and samples else None
 
 
 def _counts(name: str, counts: Sequence[int] | None) -> dict[str, int | None]:
@@ -185,6 +186,8 @@ class RunRecords:
         if not all(steps) or result.step_s is None:
             return
         samples = sum(statistics.fmean(s["samples"] for s in each) for each in steps)
+        if not samples:
+            return
         exchanges = (result.journals[0].newest("exchanges") or {}).get("measured", ())
         memory = max((j.last.get("memory_bytes") or 0) for j in result.journals) or None
         before = self.settings.predicted_step_s

@@ -26,7 +26,8 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import async_save
 
 from gpuwise.errors import DataError, InputError
-from gpuwise.train.ranks.manifest import PARTIAL, entry, faults, folder_of, prune, read, saves, seal, write_whole
+from gpuwise.files import write_whole
+from gpuwise.train.ranks.manifest import PARTIAL, entry, faults, folder_of, prune, read, saves, seal
 from gpuwise.train.ranks.parallel.pieces import Order, PieceReader, PieceWriter, stored_orders
 from gpuwise.train.ranks.wrap import control_group
 
@@ -92,7 +93,7 @@ class Saver:
             future.result()
             written = True
             own = {p.name: entry(p) for p in sorted(partial.glob(f"__{self._rank}_*"))}
-            write_whole(partial / f"hashes-{self._rank}.json", own)
+            write_whole(partial / f"hashes-{self._rank}.json", json.dumps(own))
             if self._rank == 0:
                 entries = self._gather(partial)
                 seal(partial, final, entries, about)

@@ -36,6 +36,8 @@ class RankSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Checkpoints, the newest."""
     whole: bool = False
     """Whether the target is a script that runs as a whole, and saves what it saves itself."""
+    own: bool = False
+    """Whether such a script divides its work over ranks itself."""
     arguments: list[str] = []
     """Arguments of the script."""
     predicted_step_s: float | None = None

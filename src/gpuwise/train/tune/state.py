@@ -10,8 +10,7 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,6 @@ from gpuwise.errors import InputError
 from gpuwise.files import drop_torn_line, parse_json, read_bytes, read_text
 
 FILE = "measurements.jsonl"
-LOCK = "tuning.lock"
 VERSION = 3
 
 
@@ -72,27 +70,6 @@ class State:
             )
         self._kept = {line["key"]: line["value"] for line in read[1:]}
         drop_torn_line(self.path)
-
-
-@contextmanager
-def alone_in(folder: Path) -> Generator[None]:
-    """Exclusive lock on ``folder`` for the context: two tunings would delete each other's runs. Raises InputError while there
-    is another. No effect if the system has no file locks."""
-    try:
-        import fcntl
-    except ImportError:
-        yield
-        return
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / LOCK).open("ab") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise InputError(f"another tuning is running in {folder}", hint="--out names another folder") from None
-        except OSError:
-            # a file system without locks
-            pass
-        yield
 
 
 def subject_of(script: str, arguments: Sequence[str], *, module: bool, versions: Mapping[str, str]) -> dict[str, Any]:

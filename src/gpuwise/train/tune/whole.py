@@ -36,8 +36,8 @@ def counted(gain: Gain, length_s: float, *, once_s: float, added_s: float, filli
     def after_s(ratio: float) -> float:
         return once_s + added_s + filling_s + (length_s - filling_s) / ratio
 
-    ratios = [before_s / after_s(ratio) for ratio in (gain.ratio, max(gain.low, 1e-9), gain.high)]
-    return Whole(before_s, after_s(gain.ratio), Gain(*ratios, gain.n_pairs), is_measured=False)
+    ratio, low, high = (before_s / after_s(ratio) for ratio in (gain.ratio, max(gain.low, 1e-9), gain.high))
+    return Whole(before_s, after_s(gain.ratio), Gain(ratio, low, high, gain.n_pairs), is_measured=False)
 
 
 def whole_gain(

@@ -16,31 +16,24 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from gpuwise.errors import GpuwiseError, InputError
 from gpuwise.train.hook.journal import Writer
 from gpuwise.train.hook.run_queue import RunQueue
-from gpuwise.train.hook.script import run_script
+from gpuwise.train.hook.script import ScriptEnd, run_script
 from gpuwise.train.hook.script_run import seed_all
 from gpuwise.train.levers.apply import apply_levers
 from gpuwise.train.levers.saving import saves_plain
 from gpuwise.train.ranks.beat import Beat
 from gpuwise.train.ranks.exchange import RankDevice
-from gpuwise.train.ranks.launch import LOST
+from gpuwise.train.ranks.launch import DIVIDE_THEMSELVES, LOST, DividesItselfError
 from gpuwise.train.ranks.loop import check_agreement, memory_bytes
 from gpuwise.train.ranks.meter import Meter
 from gpuwise.train.ranks.script.batches import Batches, refuse_iterable
 from gpuwise.train.ranks.script.files import OwnFiles, print_aside, save_once
 from gpuwise.train.ranks.script.losses import Losses
 from gpuwise.train.ranks.script.optimizers import Optimizers
+from gpuwise.train.ranks.script.own import OwnRank
 from gpuwise.train.ranks.settings import RankSettings
 from gpuwise.train.ranks.wrap import control_group, device_of, equalise_statistics, mesh_of
 from gpuwise.workload.capture.device.patching import Patches
 
-DIVIDE_THEMSELVES = {
-    "accelerate": "Accelerate",
-    "lightning": "Lightning",
-    "pytorch_lightning": "Lightning",
-    "deepspeed": "DeepSpeed",
-    "composer": "Composer",
-}
-"""Libraries that divide a loader by themselves where torchrun starts them."""
 LOSS_EVERY_S = 1.0
 """Seconds between readings of a loss from a GPU, which wait for it."""
 FIRST = "gpuwise/first"
@@ -243,9 +236,9 @@ class ScriptRank:
 
 
 def _itself(who: str) -> InputError:
-    return InputError(
+    return DividesItselfError(
         f"{who} divides the script's work over ranks itself",
-        hint=f"start it by torchrun: torchrun --nproc-per-node {dist.get_world_size()} SCRIPT",
+        hint="leave out the layout and --config, which are for scripts that know nothing of ranks",
     )
 
 
@@ -253,11 +246,17 @@ def _divides_itself(*_: Any, **__: Any) -> None:
     raise _itself("the script (init_process_group)")
 
 
-def train_script(settings: RankSettings, journal: Writer, beat: Beat, device_type: str) -> int:
+def train_script(settings: RankSettings, rank: int, journal: Writer, beat: Beat, device_type: str) -> int:
     """Run the script of the settings to its end. Returns its exit code. Raises GpuwiseError for what cannot be divided."""
-    rank = dist.get_rank()
     if rank:
         print_aside(Path(settings.out) / f"rank-{rank}.txt")
+    if settings.own:
+        watched = OwnRank(journal, beat)
+        try:
+            ended = run_script(settings.target, settings.arguments, passes=(GpuwiseError,))
+        finally:
+            watched.close()
+        return _ended(settings, rank, journal, ended, watched.n_steps)
     running = ScriptRank(settings, journal, beat, device_type)
     try:
         with saves_plain():
@@ -268,6 +267,11 @@ def train_script(settings: RankSettings, journal: Writer, beat: Beat, device_typ
         running.write()
         running.first()
         running.close()
+    return _ended(settings, rank, journal, ended, running._n)
+
+
+def _ended(settings: RankSettings, rank: int, journal: Writer, ended: ScriptEnd, step: int) -> int:
+    """Write how the script ended; its exit code."""
     if ended.error is not None and any(words in ended.error for words in LOST):
         sys.stderr.write(f"gpuwise: rank {rank} lost another rank: {ended.error[:200]}\n")
         journal.event("end", reason="error", code=1, error=ended.error[:500])
@@ -276,5 +280,5 @@ def train_script(settings: RankSettings, journal: Writer, beat: Beat, device_typ
         where = f" ({ended.where})" if ended.where else ""
         seen = "its traceback is above" if rank == 0 else f"its traceback is in {Path(settings.out) / f'rank-{rank}.txt'}"
         raise GpuwiseError(f"{ended.error}{where}", hint=seen)
-    journal.event("end", reason="done", step=running._n, code=ended.code)
+    journal.event("end", reason="done", step=step, code=ended.code)
     return ended.code
