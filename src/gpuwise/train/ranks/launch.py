@@ -391,8 +391,8 @@ class HangWatch:
         self.hung: str | None = None
 
     def look(self, journals: tuple[RankJournal, ...]) -> None:
-        """One look at the beats. Until every rank has made a step, of data, compilation and connections nobody knows the
-        length: the collectives' own limits (10 and 30 minutes in torch) end what hangs there."""
+        """One look at the beats. Until every rank has made a step, data, compilation and connections may take any time: the
+        collectives' own limits (10 and 30 minutes in torch) end what hangs there."""
         if not all(j.n_now for j in journals[: self._n]):
             return
         now = [p for p in places(self._out, self._n) if p.at_s >= self._began_s and p.phase != "end"]
