@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
+from gpuwise.plan.step.estimates import AROUND
 from gpuwise.report.answers.answer import (
     Answer,
     Area,
@@ -427,7 +428,8 @@ def _waits(time: At) -> Phrase:
     if time["host_bound"].value:
         shorter = ": a larger batch, torch.compile or CUDA graphs shorten the step"
         return ("The GPU waits for the host, which takes ", issue, " to issue ", kernels, " kernels that run in ", run, shorter)
-    busy: Phrase = ("The GPU is busy ", time["gpu_busy_share"], " of the step: ", run, " for ", kernels, " kernels")
+    length: Phrase = "" if AROUND in dict(time["families_s"].items()) else (": ", run)
+    busy: Phrase = ("The GPU is busy ", time["gpu_busy_share"], " of the step", length, " for ", kernels, " kernels")
     waited, share = time["waits_s"].items(), time["launch_bound_share"]
     if share.number < WAITING or not waited:
         return (busy, ", which the host issues in ", issue)

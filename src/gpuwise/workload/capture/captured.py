@@ -220,6 +220,8 @@ class Capture:
     batch: int | None = None
     name: str = ""
     """Name for headings: ``train.py:make_step``, ``GPT2LMHeadModel``."""
+    by_name: bool = False
+    """Of a network that was named: the program that trains it is not known."""
     parameter_bytes_by_module: Mapping[str, int] = field(default_factory=dict[str, int])
     """Bytes of the parameters that each module path owns directly."""
     parameters: tuple[Parameter, ...] = ()

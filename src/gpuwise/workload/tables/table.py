@@ -179,6 +179,7 @@ def _decoded(v: Mapping[str, Any], sizes: Sizes, document: Mapping[str, Any], ha
         settings=Settings(document["torch"], (8, 0), autocast_dtypes=(half,), channels_last=bool(v.get("channels_last"))),
         parameter_count=sum(math.prod(p.shape) for p in trained),
         trainable_count=sum(math.prod(p.shape) for p in trained if p.trainable),
+        by_name=True,
         parameter_bytes_by_module=by_module,
         parameters=tuple(trained),
         calls=calls,
