@@ -53,7 +53,7 @@ class HostMeter:
     def _load(self) -> float | None:
         try:
             return os.getloadavg()[0]
-        except OSError:
+        except (OSError, AttributeError):  # Windows has none
             return None
 
     def _portable(self) -> Host:
