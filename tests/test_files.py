@@ -264,6 +264,7 @@ ELSEWHERE = {
     "tui/preferences.py": "what gpuwise itself stored in its folder",
     "ui/application.py": "files of the package",
     "workload/stacks/stack.py": "files of the package",
+    "workload/tables/table.py": "files of the package",
     "ui/workers.py": "a folder of this program's own",
 }
 """Where else something is opened, and why that is none that a person named."""

@@ -134,10 +134,10 @@ def test_what_does_not_fit_is_code_1(gpuwise: Callable[..., Any]) -> None:
     ("words", "said"),
     [
         (["top", "--device", "0"], "error: unknown option: --device"),
-        (["plan", "llama-3.1-8b", "--card", "h100"], "error: unknown option: --card"),
+        (["plan", "llama-3.1-8b", "--hardware", "h100"], "error: unknown option: --hardware"),
         (["plan", "llama-3.1-8b", "--on", "h100", "--bacth", "8"], "error: unknown option: --bacth. Did you mean --batch?"),
     ],
 )
 def test_only_an_option_of_like_spelling_is_suggested(words: list[str], said: str, gpuwise: Callable[..., Any]) -> None:
-    """Two dashes alone had made --price of --device, and --year of --card."""
+    """Two dashes alone had made --price of --device, and --year of --hardware."""
     assert gpuwise(*words).err.splitlines()[0] == said

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from gpuwise.errors import InputError
-from gpuwise.train.tune.state import FILE, State, alone_in
+from gpuwise.files import alone_in
+from gpuwise.train.tune.state import FILE, State
 
 
 def test_what_was_measured_is_not_measured_again(tmp_path: Path) -> None:
@@ -80,9 +81,9 @@ def test_kill_9_loses_nothing_that_was_told(tmp_path: Path) -> None:
 
 def test_two_tunings_in_one_folder(tmp_path: Path) -> None:
     """The second would clear the first one's runs."""
-    with alone_in(tmp_path), pytest.raises(InputError, match="another tuning is running"), alone_in(tmp_path):
+    with alone_in(tmp_path, "tuning"), pytest.raises(InputError, match="another tuning is running"), alone_in(tmp_path, "tuning"):
         pass
-    with alone_in(tmp_path):
+    with alone_in(tmp_path, "tuning"):
         pass
 
 
