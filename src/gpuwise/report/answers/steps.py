@@ -84,6 +84,10 @@ def plan_answer(document: Mapping[str, Any], assumed: str = "") -> Answer:
     if samples:
         verdict = (verdict, ", ", samples, " samples in ", d["run_time_s"])
         verdict = (verdict, " for ", d["cost_usd"]) if d["cost_usd"] else verdict
+    if not d["fits"].value:
+        memory = d["memory"]
+        taken: Phrase = (memory["process_bytes"].expected, " of ", memory["capacity_bytes"])
+        verdict = (d["target"].text, " does not fit on ", on, ": ", taken, "; a step would take ", step)
     changes = list(d["speedups"] or ())
     return Answer(
         "plan",
@@ -102,7 +106,7 @@ def plan_answer(document: Mapping[str, Any], assumed: str = "") -> Answer:
             *_gpus(d["cards"], PLAN["gpus"], "One of each GPU, cheapest for a step first", first=True),
         ],
         _plan_next(d),
-        warnings=[*([] if d["fits"].value else ["it does not fit: the times are those if it did"]), *_failures(d)],
+        warnings=list(_failures(d)),
         assumed=[
             *([assumed] if assumed else []),
             f"time: {BASIS[str(step['basis'].value)]}",
