@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
-from gpuwise.plan.step.estimates import AROUND
 from gpuwise.report.answers.answer import (
     Answer,
     Area,
@@ -428,6 +427,8 @@ def _parts(place: At, whole: float) -> list[Part]:
 
 def _waits(time: At) -> Phrase:
     """Whether the GPU waits for the host, and where."""
+    from gpuwise.plan.step.estimates import AROUND  # with NumPy, which a page without an answer does not need
+
     issue, run, kernels = time["host_s"], time["device_s"], time["kernels"]
     if time["host_bound"].value:
         shorter = ": a larger batch, torch.compile or CUDA graphs shorten the step"
