@@ -173,7 +173,18 @@ WRITES = {
     "--config",
     "--help",
 }
-WRITES |= {"--fix-plan", "--dockerfile", "--compose", "--prometheus", "--exec", "--refresh", "--import", "--remove", "--version"}
+WRITES |= {
+    "--fix-plan",
+    "--dockerfile",
+    "--compose",
+    "--prometheus",
+    "--otlp",
+    "--exec",
+    "--refresh",
+    "--import",
+    "--remove",
+    "--version",
+}
 STAYS = {
     "--module",
     "--local",

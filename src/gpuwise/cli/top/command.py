@@ -35,6 +35,7 @@ def top(
     count: Annotated[int | None, Parameter(metavar="N")] = None,
     prometheus: Annotated[str | None, Parameter(metavar="ADDRESS:PORT")] = None,
     grafana: Path | None = None,
+    otlp: Path | None = None,
     alert: Annotated[tuple[str, ...], Parameter(metavar="RULE", negative="")] = (),
     exec_: Annotated[str | None, Parameter(name="--exec", metavar="COMMAND")] = None,
     price: Annotated[str | None, Parameter(metavar="USD")] = None,
@@ -73,6 +74,8 @@ def top(
         (0.0.0.0:9400).
     grafana
         Write the Grafana dashboard for these metrics to this file, and do nothing else.
+    otlp
+        Append OpenTelemetry metrics to this file: OTLP/JSON, one line a refresh, for the collector's otlpjsonfile receiver.
     alert
         A rule such as "temp>85 for 60s", "util<5 for 10m until 20", "lost", "fault" or the name of a cause; may be given several
         times.
@@ -116,6 +119,7 @@ def top(
             duration_s=None if duration is None else given.duration(duration),
             count=count,
             prometheus=address,
+            otlp=otlp,
             alerts=alert,
             command=exec_,
             prices=given.prices(price, co2),

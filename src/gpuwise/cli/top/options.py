@@ -31,6 +31,7 @@ class TopOptions:
     duration_s: float | None = None
     count: int | None = None
     prometheus: tuple[str, int] | None = None
+    otlp: Path | None = None
     alerts: tuple[str, ...] = ()
     command: str | None = None
     prices: Prices = field(default_factory=Prices)
@@ -43,7 +44,7 @@ class TopOptions:
     @property
     def works_alone(self) -> bool:
         """Whether there is something to do without anybody looking."""
-        return bool(self.csv or self.record or self.prometheus or self.alerts)
+        return bool(self.csv or self.record or self.prometheus or self.otlp or self.alerts)
 
     @property
     def stdout_is_data(self) -> bool:

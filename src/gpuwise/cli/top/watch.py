@@ -56,6 +56,11 @@ def open_sinks(options: TopOptions, *, quiet: bool) -> list[Sink]:
 
             log = CsvLog(options.csv)
             sinks.append(log if options.csv == "-" or options.replay else InThread(log))
+        if options.otlp is not None:
+            from gpuwise.machine.telemetry.outputs.otlp import OtlpLog
+
+            otlp = OtlpLog(str(options.otlp))
+            sinks.append(otlp if options.replay else InThread(otlp))
         if options.record is not None:
             from gpuwise.machine.telemetry.recording.parquet import SUFFIXES, ParquetRecorder
             from gpuwise.machine.telemetry.recording.recorder import Recorder

@@ -4,21 +4,13 @@ from __future__ import annotations
 
 import csv
 import io
-import os
-import sys
-from collections import deque
 from collections.abc import Callable
 from datetime import UTC, datetime
-from pathlib import Path
-from typing import BinaryIO
 
-from gpuwise.errors import InputError
 from gpuwise.machine.devices.readings import EventReason
 from gpuwise.machine.telemetry.causes.cause import Cause
 from gpuwise.machine.telemetry.frames import Card, Frame
-
-N_PENDING = 3600
-"""Maximum frames to buffer while the disk is full."""
+from gpuwise.machine.telemetry.outputs.line_file import LineFile
 
 _SAMPLE = (
     "utilization",
@@ -95,73 +87,12 @@ def _line(values: list[object]) -> bytes:
     return buffer.getvalue().encode("utf-8", "backslashreplace")
 
 
-class CsvLog:
-    """A sink that writes CSV to a new file, or to stdout for ``-``. A line is whole or not there: where the disk is full the
-    file is cut back to its last whole frame, and what waits is written when there is room again. Raises InputError."""
+class CsvLog(LineFile):
+    """A sink that writes CSV to a new file, or to stdout for ``-``. Raises InputError."""
 
     def __init__(self, name: str) -> None:
-        self._name, self._failure, self._dropped = name, "", 0
-        self._waiting: deque[bytes] = deque([header()])
-        self._file: BinaryIO | None = None
-        self._whole_bytes: int | None = None
-        if name != "-":
-            try:
-                self._file = Path(name).open("xb", buffering=0)  # noqa: SIM115 - held until close
-            except FileExistsError as error:
-                raise InputError(f"{name} already exists", hint="give another name, or remove it") from error
-            except OSError as error:
-                raise InputError(f"{name} cannot be written: {error.strerror}", hint="check the folder") from error
-            if self._file.seekable():
-                self._whole_bytes = 0
-        self._closed = False
-
-    @property
-    def notices(self) -> tuple[str, ...]:
-        """An error of the disk with the frames that wait, or how many were lost."""
-        if self._failure:
-            return (f"{self._name} is not written ({self._failure}): {len(self._waiting)} frames wait",)
-        return (f"{self._dropped} frames are not in {self._name}",) if self._dropped else ()
+        super().__init__(name, header())
 
     def write(self, frame: Frame, causes: tuple[Cause, ...]) -> None:
         """Write a frame's lines, and those that wait."""
-        self._waiting.append(lines(frame, causes))
-        if len(self._waiting) > N_PENDING:
-            del self._waiting[1]  # the first may be the header
-            self._dropped += 1
-        self._flush()
-
-    def close(self) -> None:
-        """Write what waits, and close."""
-        if self._closed:
-            return
-        self._closed = True
-        self._flush()
-        self._dropped += len(self._waiting)
-        if self._file is not None:
-            self._file.close()
-
-    def _flush(self) -> None:
-        while self._waiting:
-            if self._file is None:
-                # a closed pipe ends the program: there is no reader left
-                sys.stdout.write(self._waiting[0].decode())
-                sys.stdout.flush()
-            elif not self._put(self._file, self._waiting[0]):
-                return
-            self._waiting.popleft()
-
-    def _put(self, file: BinaryIO, data: bytes) -> bool:
-        try:
-            n_written = 0
-            while n_written < len(data):
-                n_written += file.write(data[n_written:])
-        except OSError as error:
-            self._failure = error.strerror or type(error).__name__
-            if self._whole_bytes is not None:
-                os.ftruncate(file.fileno(), self._whole_bytes)
-                file.seek(self._whole_bytes)
-            return False
-        if self._whole_bytes is not None:
-            self._whole_bytes += len(data)
-        self._failure = ""
-        return True
+        self.put(lines(frame, causes))
