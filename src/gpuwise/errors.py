@@ -19,6 +19,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 
@@ -226,6 +227,15 @@ def require(library: str, purpose: str, *, otherwise: str = "") -> None:
         install = f"pip install 'gpuwise[{EXTRAS[library]}]'" if library in EXTRAS else f"pip install {library}"
         hint = f"{install}, or {otherwise}" if otherwise else install
         raise MissingExtraError(f"{purpose} needs {library}, which is not installed", hint=hint)
+
+
+def require_posix(purpose: str) -> None:
+    """Check that the system has what starts and ends a script with all its processes (process groups, signals, ``fork``).
+
+    ``purpose`` is a singular noun phrase for what needs it. Raises GpuwiseError on Windows.
+    """
+    if not hasattr(os, "killpg"):
+        raise GpuwiseError(f"{purpose} needs Linux or macOS", hint="on Windows, install gpuwise inside WSL and run it there")
 
 
 def nearest_names(name: str, known: Iterable[str], n: int = 3, cutoff: float = 0.5) -> tuple[str, ...]:

@@ -1,11 +1,14 @@
-"""Variables of this process that are not for those it starts."""
+"""Processes that this one starts: their environment, and how they are ended."""
 
 from __future__ import annotations
 
 import os
+import signal
 
 BLAS_THREADS = "OPENBLAS_NUM_THREADS"
 _own: set[str] = set()
+END_AT_ONCE = getattr(signal, "SIGKILL", signal.SIGTERM)
+"""The signal that a process cannot refuse. On Windows SIGTERM is one, and there is no other."""
 
 
 def limit_own_products() -> None:

@@ -367,9 +367,12 @@ def wishes_of(training: Training, fixed: LayoutOptions, **more: Any) -> Any:
 
 
 def check_script(script: str, *, module: bool) -> None:
-    """Raises InputError where a training script is not there or is not Python; a module is looked for when it is run."""
+    """Raises InputError where a training script is not there or is not Python, GpuwiseError where the system cannot watch one; a
+    module is looked for when it is run."""
+    from gpuwise.errors import require_posix
     from gpuwise.train.hook.script import file_code
 
+    require_posix("a watched run of a script")
     if not script.isprintable():
         raise InputError(f"{script!r} is not the name of a file or module", hint="name a script: train.py")
     if not module:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from gpuwise.processes import END_AT_ONCE
 from gpuwise.tui.dialog import Choice, Dialog
 from gpuwise.tui.kill_process import is_gone, kill_process
 from gpuwise.tui.lines.processes import Entry, command_of
@@ -30,7 +31,7 @@ def ask(app: Application, rows: Sequence[Entry], number: signal.Signals) -> None
         out = [line(run(f"process {host.pid}", "strong"), run(f" of {host.user or 'unknown user'}", "dim"))]
         out += [line(run(t)) for t in wrap(command_of(rows[0]), width)[:N_COMMAND_LINES]]
         out += [line(run(f"holds {memory_text}", "dim"))] if memory_text else []
-        if number == signal.SIGKILL:
+        if number != signal.SIGTERM:
             out += [
                 line(run(t, "warn"))
                 for t in wrap(
@@ -39,7 +40,7 @@ def ask(app: Application, rows: Sequence[Entry], number: signal.Signals) -> None
             ]
         return [*out, BLANK]
 
-    word = "kill it now (SIGKILL)" if number == signal.SIGKILL else "ask it to end (SIGTERM)"
+    word = "kill it now (SIGKILL)" if number != signal.SIGTERM else "ask it to end (SIGTERM)"
     choices = [Choice("leave", "leave it", "n"), Choice("end", word, "y")]
 
     def answered(choice: str | None) -> None:
@@ -64,8 +65,8 @@ def _follow(app: Application, rows: Sequence[Entry], number: signal.Signals) -> 
             app.sampler.hurry()
         elif time.monotonic() - began_s >= PATIENCE_S:
             timer.stop()
-            if number == signal.SIGTERM and not isinstance(app.screen, Dialog):
-                ask(app, rows, signal.SIGKILL)
+            if number != END_AT_ONCE and not isinstance(app.screen, Dialog):
+                ask(app, rows, END_AT_ONCE)
             else:
                 app.say(f"process {host.pid} is still there")
 

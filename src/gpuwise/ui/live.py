@@ -6,10 +6,11 @@ import asyncio
 import contextlib
 import json
 import os
-import signal
 import sys
 from collections.abc import AsyncGenerator
 from typing import Any
+
+from gpuwise.processes import END_AT_ONCE
 
 LISTENERS = 4
 """Browsers that may listen at once: each has a process that asks the driver."""
@@ -62,7 +63,7 @@ def end(process: asyncio.subprocess.Process) -> None:
     """Kill ``process`` if it still runs."""
     if process.returncode is None:
         with contextlib.suppress(ProcessLookupError):
-            os.kill(process.pid, signal.SIGKILL)
+            os.kill(process.pid, END_AT_ONCE)
 
 
 def event(document: object, name: str = "message") -> bytes:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from gpuwise.errors import GpuwiseError
+from gpuwise.processes import END_AT_ONCE
 from gpuwise.ui.gathered import Query
 
 SEARCHES = 2
@@ -131,7 +132,7 @@ class Worker:
 
     def kill(self) -> None:
         """End the process, if there is one."""
-        self._signal(signal.SIGKILL)
+        self._signal(END_AT_ONCE)
 
     def _signal(self, number: signal.Signals) -> None:
         """Send by system call: asyncio would check whether the process has ended, and take its exit code from the waiting

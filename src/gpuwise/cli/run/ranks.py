@@ -131,10 +131,11 @@ def run_on_ranks(
 ) -> int:
     """The command. ``config``: a file of levers for a script. Raises InputError before anything is started."""
     from gpuwise.cli.run.screen import screen
-    from gpuwise.errors import require
+    from gpuwise.errors import require, require_posix
     from gpuwise.train.ranks.launch import MOST_RESTARTS, run_ranks
     from gpuwise.train.ranks.settings import RankSettings
 
+    require_posix("training on ranks")
     require("torch", "training on ranks")
     if script.endswith(".json") and given.plan is None and arguments:
         given, script, arguments = replace(given, plan=Path(script)), arguments[0], arguments[1:]

@@ -17,6 +17,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
+from gpuwise.errors import require_posix
 from gpuwise.processes import script_environment
 from gpuwise.train.hook.journal import Follower, Journal
 from gpuwise.train.hook.settings import Settings, write_settings
@@ -100,7 +101,10 @@ def launch(
     An interrupt of this process is passed to the script, which has ``GRACE_S`` to end. With ``let_end`` the script decides: it
     receives interrupts and requests to end (SIGTERM, SIGHUP) and may take its time to save; the outcome is returned as usual.
     The ``PATIENCE``-th signal ends it.
+
+    Raises GpuwiseError on Windows.
     """
+    require_posix("a watched run of a script")
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / "settings.json"
     write_settings(settings, file)

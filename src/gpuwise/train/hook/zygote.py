@@ -182,7 +182,7 @@ def serve() -> int:
     return 0
 
 
-def end_with_parent(parent: int, number: int = signal.SIGKILL) -> None:
+def end_with_parent(parent: int, number: int) -> None:
     """From here on the end of ``parent``, whose child this is, sends this process signal ``number`` (``PR_SET_PDEATHSIG`` of
     prctl(2), on Linux)."""
     import ctypes
@@ -209,7 +209,7 @@ def _be(request: Mapping[str, Any], parent: int) -> None:
     code = 1
     try:
         os.setsid()
-        end_with_parent(parent)
+        end_with_parent(parent, signal.SIGKILL)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.default_int_handler)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})

@@ -23,7 +23,7 @@ from typing import Any
 
 import msgspec
 
-from gpuwise.errors import GpuwiseError, InputError
+from gpuwise.errors import GpuwiseError, InputError, require_posix
 from gpuwise.export.torchrun import MOST_RESTARTS, SAVE_S
 from gpuwise.files import alone_in, open_file, read_bytes
 from gpuwise.processes import script_environment
@@ -296,7 +296,8 @@ def run_ranks(
     hang_s: float = HANG_S,
 ) -> RanksResult:
     """Train to the end, or to a save requested by a signal. If no rank progresses for ``hang_s``, the straggler is reported
-    and ended, and all restart. Raises GpuwiseError if a rank rejects the training."""
+    and ended, and all restart. Raises GpuwiseError if a rank rejects the training, and on Windows."""
+    require_posix("training on ranks")
     out = Path(settings.out)
     plain = msgspec.structs.replace(settings.layout, micro_batch=1, global_batch=1)
     is_plain = plain == Layout(dp=plain.dp) and not settings.levers
