@@ -1,4 +1,6 @@
+# The libraries that build the networks are not installed, and leave their modules untyped.
 # pyright: basic
+# pyright: reportMissingImports=false, reportCallIssue=false, reportAttributeAccessIssue=false, reportReturnType=false
 """One step of a network as ``write.py`` captures it: full or with adapters, with or without recomputation."""
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
+# The libraries that build the networks are not installed, and leave their modules untyped.
 # pyright: basic
+# pyright: reportMissingImports=false, reportCallIssue=false, reportAttributeAccessIssue=false, reportReturnType=false
 """The networks that ``write.py`` captures, built from their published configurations, without weights or data.
 
 Diffusion models are those of diffusers, encoders and vision-language models those of transformers, detectors those of

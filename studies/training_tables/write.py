@@ -10,7 +10,7 @@ import json
 import lzma
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -49,11 +49,13 @@ class Encoder:
 
     def attribute(self, low: object, high: object) -> object:
         """An attribute, whole numbers that grow as terms."""
-        if isinstance(low, tuple | list) and isinstance(high, tuple | list) and len(low) == len(high):
-            return [self.attribute(a, b) for a, b in zip(low, high, strict=True)]
+        if isinstance(low, tuple | list) and isinstance(high, tuple | list):
+            lows, highs = cast("Sequence[object]", low), cast("Sequence[object]", high)
+            if len(lows) == len(highs):
+                return [self.attribute(a, b) for a, b in zip(lows, highs, strict=True)]
         if isinstance(low, int) and not isinstance(low, bool) and isinstance(high, int) and low != high:
             return {"t": self.term(low, high)}
-        return low
+        return cast("object", low)
 
     def bytes(self, low: Signature, high: Signature, *, reads: bool) -> object:
         """Bytes read or written, as a multiple of the tensors' where it is one."""
@@ -173,9 +175,9 @@ def main() -> None:
         made: dict[str, Any] = {}
         version = ""
         for variant, method, recompute, half in variants_of(name):
-            pair = [captured(name, method, recompute=recompute, half=half, size=size) for size in (low, high)]
-            version = pair[0].settings.torch_version
-            made[variant] = encoded(*pair, high / low, (BATCH, RANK if method == "lora" else 1, frames), affine_of(name))
+            small, large = (captured(name, method, recompute=recompute, half=half, size=size) for size in (low, high))
+            version = small.settings.torch_version
+            made[variant] = encoded(small, large, high / low, (BATCH, RANK if method == "lora" else 1, frames), affine_of(name))
         FOLDER.joinpath(f"{name}.json.xz").write_bytes(document(low, version, made))
 
 
