@@ -245,6 +245,7 @@ ELSEWHERE = {
     "machine/doctor/host.py": "the system's files, of bounded size",
     "machine/telemetry/host_processes.py": "the kernel's files",
     "machine/telemetry/recording/parquet.py": "libraries open by name what the reader has checked",
+    "machine/telemetry/outputs/line_file.py": "writes",
     "machine/telemetry/recording/recorder.py": "writes",
     "machine/telemetry/recording/replay.py": "SQLite opens by name what the reader has checked",
     "machine/telemetry/small_files.py": "the kernel's files",

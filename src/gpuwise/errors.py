@@ -235,7 +235,7 @@ def require_posix(purpose: str) -> None:
     ``purpose`` is a singular noun phrase for what needs it. Raises GpuwiseError on Windows.
     """
     if not hasattr(os, "killpg"):
-        raise GpuwiseError(f"{purpose} needs Linux or macOS", hint="on Windows, install gpuwise inside WSL and run it there")
+        raise GpuwiseError(f"{purpose} needs Linux or macOS", hint="on Windows, install it inside WSL and run it there")
 
 
 def nearest_names(name: str, known: Iterable[str], n: int = 3, cutoff: float = 0.5) -> tuple[str, ...]:

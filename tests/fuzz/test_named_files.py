@@ -51,7 +51,7 @@ READ: dict[tuple[str, str], tuple[str, tuple[str, ...]]] = {
     ("validate", "--ranks"): ("", ("validate", "--ranks", "FILE")),
 }
 """What is read: the end of its name, and a command line that reads FILE."""
-WRITTEN = {"--record", "--timeline", "--snapshot", "--trace", "--html", "--svg", "--out", "--grafana", "--fix-plan"}
+WRITTEN = {"--record", "--timeline", "--snapshot", "--trace", "--html", "--svg", "--out", "--grafana", "--fix-plan", "--otlp"}
 """Options whose path is written, where they are not read."""
 NOT_READ = {
     ("ui", "--folder"): "a folder, of which the page lists the names",
