@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from gpuwise.cli.options import LayoutOptions, Training
 from gpuwise.cli.progress import progress
 from gpuwise.cli.reports import report
-from gpuwise.cli.step.named import NO_PICTURES, PictureOptions, named_step, refuse_pictures
-from gpuwise.cli.step.options import OwnCode, batch_of, changes_of, refuse_code, refuse_layout, subject_of
+from gpuwise.cli.step.named import NO_PICTURES, PictureOptions
+from gpuwise.cli.step.options import OwnCode, changes_of
+from gpuwise.cli.step.subject import step_asked
 
 if TYPE_CHECKING:
     from gpuwise.cli.shown import Shown
@@ -35,17 +36,9 @@ def fit_own(
         from gpuwise.cli.step.files import check_files
 
         check_files(code)
-    cluster, batch = find_cluster(on, prefer=USUAL), batch_of(code.batch) or fixed.micro_batch
+    cluster = find_cluster(on, prefer=USUAL)
     changes = changes_of(code.change)
-    subject: Any = named_step(text, cluster.accelerator, training, fixed, pictures, batch)
-    options: Mapping[str, Any] = {}
-    if subject is None:
-        refuse_pictures(pictures)
-        refuse_layout(training, fixed)
-        subject, options = subject_of(text, code, arguments)
-    else:
-        refuse_code(code, arguments)
-        batch = batch or subject.batch
+    subject, options, batch = step_asked(text, cluster.accelerator, training, fixed, code, arguments, pictures)
     with progress() as tell:
         answer = fit_step(
             subject,

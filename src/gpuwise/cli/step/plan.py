@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from gpuwise.cli.options import LayoutOptions, Training
 from gpuwise.cli.progress import progress
 from gpuwise.cli.reports import report
-from gpuwise.cli.step.named import NO_PICTURES, PictureOptions, named_step, refuse_pictures
-from gpuwise.cli.step.options import OwnCode, batch_of, refuse_code, refuse_layout, subject_of
+from gpuwise.cli.step.named import NO_PICTURES, PictureOptions
+from gpuwise.cli.step.options import OwnCode
+from gpuwise.cli.step.subject import step_asked
 from gpuwise.errors import InputError
 
 if TYPE_CHECKING:
@@ -33,20 +34,14 @@ def captured_plan(
 ) -> Plan[StepEstimate]:
     """Capture and predict. Raises what :func:`gpuwise.plan.own.plan.plan_step` raises."""
     from gpuwise.facts.hardware.naming import USUAL, find_cluster
+    from gpuwise.plan.own.named import NamedStep
     from gpuwise.plan.own.plan import REFERENCE_CARD, plan_step
 
     cluster = None if on is None else find_cluster(on, prefer=USUAL)
-    batch = batch_of(code.batch) or fixed.micro_batch
     card = (cluster or find_cluster(REFERENCE_CARD)).accelerator
-    subject: Any = named_step(text, card, training, fixed, pictures, batch)
-    options: Mapping[str, Any] = {}
-    if subject is None:
-        refuse_pictures(pictures)
-        refuse_layout(training, fixed)
-        subject, options = subject_of(text, code, arguments)
-    else:
-        refuse_code(code, arguments)
-        batch, samples = batch or subject.batch, samples or subject.network.samples
+    subject, options, batch = step_asked(text, card, training, fixed, code, arguments, pictures)
+    if isinstance(subject, NamedStep):
+        samples = samples or subject.network.samples
     with progress() as tell:
         return plan_step(
             subject,
