@@ -10,6 +10,7 @@ import pytest
 from tests.machine.devices.trees import write
 
 from gpuwise.errors import InputError
+from gpuwise.facts.hardware.cpus import find_cpu
 from gpuwise.facts.hardware.naming import find_accelerator, find_cluster, is_counted
 from gpuwise.facts.hardware.this import NoGpuHereError, is_this
 from gpuwise.machine.devices.find import DeviceSearch
@@ -64,6 +65,32 @@ def test_the_modules_give_the_memory_of_the_processor(pc: Path, monkeypatch: pyt
         find_cluster("this")
     with pytest.raises(NoGpuHereError):
         machine_here(2)
+
+
+VM = """processor\t: {n}
+vendor_id\t: AuthenticAMD
+cpu family\t: 25
+model\t\t: 1
+model name\t: {name}
+stepping\t: 1
+physical id\t: 0
+core id\t\t: {core}
+
+"""
+
+
+@pytest.mark.parametrize("name", ["AMD EPYC 7763 64-Core Processor", "AMD EPYC", "AMD EPYC 7R13 Processor"])
+def test_a_virtual_machine_has_its_own_cores(pc: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setattr("gpuwise.machine.devices.find.find_devices", lambda: DeviceSearch((), {}))
+    monkeypatch.setattr("gpuwise.machine.devices.cpu.affinity_cores", lambda: 4)
+    (pc / "proc/cpuinfo").write_text("".join(VM.format(n=n, core=n // 2, name=name) for n in range(4)))
+    (pc / "run/udev/data/+dmi:id").unlink()
+    here = machine_here().processor
+    whole = find_cpu("EPYC 7763")
+    assert here is not None and here.cores == 2 and here.family == "Zen 3" and here.name.startswith("2 cores of ")
+    assert here.peak("fp32") == pytest.approx(whole.peak("fp32") / 32)
+    assert here.memory_bandwidth_bytes_per_s == whole.memory_bandwidth_bytes_per_s
+    assert machine_here().assumed == (here.assumption,) and "--ram" not in here.assumption
 
 
 def test_free_memory_is_that_of_the_fullest_card(pc: Path, fake_nvml: Callable[..., Any]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from gpuwise.facts.hardware.boards import BOARD_SCHEMA
+from gpuwise.facts.hardware.core_ids import CORE_ID_SCHEMA
 from gpuwise.facts.hardware.sm_limits import SM_LIMIT_SCHEMA
 from gpuwise.facts.hardware.sm_timing import SM_TIMING_SCHEMA
 from gpuwise.facts.hardware.xids import XID_SCHEMA
@@ -51,6 +52,12 @@ def support_formats() -> Iterable[tuple[str, str, Mapping[str, Field]]]:
         "boards.csv",
         "One line for each accelerator: what it asks of its machine, and whether it can be had.",
         BOARD_SCHEMA,
+    )
+    yield (
+        "core_ids.csv",
+        "One line is one range of numbers by which Linux reports the cores of servers. On Arm `vendor` is the implementer and "
+        "`model` the part.",
+        CORE_ID_SCHEMA,
     )
     yield (
         "notebooks.csv",

@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpuwise.errors import DeviceError, GpuwiseError, InputError
-from gpuwise.facts.hardware.cpus import find_cpu
+from gpuwise.facts.hardware.cpus import find_cpu, with_cores
 from gpuwise.facts.hardware.ram import Ram
 from gpuwise.facts.hardware.this import NoGpuHereError
 from gpuwise.machine.bench.subjects import processor_name, this_processor
+from gpuwise.machine.devices.cpu import physical_cores
 from gpuwise.machine.devices.find import kernel_root
 from gpuwise.machine.devices.memory import read_memory, read_modules, total_bytes
 from gpuwise.serve.local_machine import LocalMachine
@@ -54,9 +55,10 @@ def machine_here(count: int | None = None, index: int | None = None) -> LocalMac
     if cluster is None and processor is None:
         raise NoGpuHereError(
             f"{NO_GPU}, and its processor {processor_name()} is not in the catalogue",
-            hint="run `gpuwise bench --quick --device cpu`, or name a device with --on",
+            hint="measure it with `gpuwise bench --quick --device cpu`, or name a device: --on 4090",
         )
-    return LocalMachine(cluster, processor, ram_bytes, free, here=True)
+    assumed = (processor.assumption,) if cluster is None and processor is not None and processor.assumption else ()
+    return LocalMachine(cluster, processor, ram_bytes, free, here=True, assumed=assumed)
 
 
 def _found(count: int | None, index: int | None) -> tuple[Cluster, float | None]:
@@ -161,21 +163,28 @@ def _processor_or_none(root: Path) -> Cpu | None:
 
 
 def _described(root: Path) -> Cpu | None:
-    """The processor as measured, else the catalogue's with the memory modules that the machine reports; None where both are
-    unknown."""
+    """The processor as measured, else the catalogue's with the cores and the memory modules that the machine reports; None where
+    both are unknown."""
     with suppress(GpuwiseError):
         return processor_measured()
-    subject = this_processor()
-    if subject.processor is None:
-        return None
+    found = this_processor().processor
+    return None if found is None else with_cores(_with_modules(found, root), physical_cores(root))
+
+
+def _with_modules(processor: Cpu, root: Path) -> Cpu:
+    """``processor`` with the memory modules that the machine reports; virtual machines report none, and have the fastest."""
     modules = read_modules(root)
-    type_ = (modules[0].type or subject.processor.memory_type) if modules else ""
-    if not modules or not modules[0].mt_s or type_.startswith("LP"):
-        return subject.processor
-    channels = min(float(len(modules) // subject.processor.sockets or 1), subject.processor.memory_channels)
+    type_, rate, channels = processor.memory_type, None, None
+    if modules and modules[0].mt_s:
+        type_, rate = modules[0].type or type_, float(modules[0].mt_s)
+        channels = min(float(len(modules) // processor.sockets or 1), processor.memory_channels)
+    if type_.startswith("LP"):
+        return processor
     with suppress(GpuwiseError):  # modules that the catalogue excludes
-        return find_cpu(subject.processor.id, Ram(type_, float(modules[0].mt_s), channels))
-    return subject.processor
+        found = find_cpu(processor.id, Ram(type_, rate, channels))
+        assumption = found.assumption if processor.name == found.name else processor.assumption
+        return replace(found, name=processor.name, assumption=assumption)
+    return processor
 
 
 def processor_measured() -> Cpu:

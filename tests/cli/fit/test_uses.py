@@ -121,6 +121,7 @@ def test_without_on_it_is_this_machine_with_its_free_memory(
 def test_a_machine_without_a_gpu_runs_it_on_its_processor(
     gpuwise: Callable[..., Any], pc: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("gpuwise.machine.devices.cpu.affinity_cores", lambda: 16)
     monkeypatch.setattr("gpuwise.machine.devices.find.find_devices", lambda: DeviceSearch((), {}))
     document = gpuwise("fit", "llama-3.1-8b", "--json").document
     assert document["machine"]["label"] == "Ryzen 7 5700G" and document["machine"]["device_bytes"] == 20 * GIB

@@ -328,6 +328,26 @@ def _with_sockets(cpu: Cpu, sockets: int) -> Cpu:
     )
 
 
+def with_cores(cpu: Cpu, cores: int) -> Cpu:
+    """The part of ``cpu`` that a machine with ``cores`` cores has, as a virtual machine: their share of the arithmetic, and the
+    memory of the whole, which few cores do not fill. ``cpu`` itself where it has no more. Small cores count as large ones."""
+    total = cpu.cores + cpu.efficiency_cores
+    if cores >= total:
+        return cpu
+    share = cores / total
+    return replace(
+        cpu,
+        id=f"{cpu.id}-{cores}-cores",
+        name=f"{cores} core{'s' * (cores > 1)} of {cpu.name}",
+        cores=cores,
+        efficiency_cores=0,
+        peak_flop_per_s=MappingProxyType({dtype: share * rate for dtype, rate in cpu.peak_flop_per_s.items()}),
+        tdp_w=None,
+        list_price_usd=None,
+        rental=None,
+    )
+
+
 def cpu_from_record(r: Record) -> Cpu:
     """One row of ``cpus.csv`` in SI units. Raises FieldError where its figures contradict each other."""
     _check(r)

@@ -172,13 +172,15 @@ def accelerator_named(name: str, memory_bytes: float | None, capability: tuple[i
 
 def this_processor() -> Subject:
     """The processor, with the cores this process may use."""
+    from gpuwise.facts.hardware.core_ids import processor_of_core
     from gpuwise.facts.hardware.cpus import find_cpu
 
     name = processor_name()
     try:
         processor = find_cpu(name)
     except GpuwiseError:
-        processor = None
+        numbers = cpu.core_numbers(kernel_root())
+        processor = None if numbers is None else processor_of_core(name, *numbers)
     return Subject("cpu", 0, name, "cpu", processor=processor, memory_bytes=total_bytes() or 0, units=cpu.usable_cores())
 
 

@@ -6,6 +6,7 @@ import os
 import platform
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -117,6 +118,24 @@ def processor_name(root: Path = Path("/")) -> str | None:
     """The processor's name from the system; None without one."""
     model_name = _model(_cpuinfo(root))
     return " ".join(model_name.split()) if model_name else None
+
+
+def core_numbers(root: Path = Path("/")) -> tuple[str, int, int, int | None] | None:
+    """Vendor, family, model and stepping of the first core; on Arm implementer, architecture and part. None where they are not
+    reported."""
+    for block in _cpuinfo(root):
+        with suppress(KeyError, ValueError):
+            if "CPU part" in block:
+                return block["CPU implementer"], int(block["CPU architecture"]), int(block["CPU part"], 16), None
+            stepping = int(block["stepping"]) if block.get("stepping", "").isdigit() else None
+            return block["vendor_id"], int(block["cpu family"]), int(block["model"]), stepping
+    return None
+
+
+def physical_cores(root: Path = Path("/")) -> int:
+    """Cores that this process can keep busy: those it may run on, without the second threads of each."""
+    usable, topology = usable_cores(root), _topology(root) or _from_cpuinfo(_cpuinfo(root))
+    return min(usable, topology[1] or usable)
 
 
 def _reader(root: Path) -> Read:
