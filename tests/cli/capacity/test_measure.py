@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,41 @@ def test_measured_stands_beside_predicted(gpuwise: Callable[..., Any]) -> None:
     # no earlier than the server waits; that they are its own times, late as a busy machine is, is tested in serve/measure
     assert rows["ttft_p50"]["measured_s"] >= 0.1 - 1e-3 and rows["tpot_p50"]["measured_s"] > 0
     assert rows["tpot_p50"]["ratio"] == pytest.approx(rows["tpot_p50"]["measured_s"] / rows["tpot_p50"]["predicted_s"])
+
+
+@pytest.mark.skipif(not any(distributions(name="opentelemetry-proto")), reason="opentelemetry-proto is not installed")
+def test_latencies_are_opentelemetrys_histograms(gpuwise: Callable[..., Any], tmp_path: Path) -> None:
+    from google.protobuf import json_format
+    from opentelemetry.proto.metrics.v1 import metrics_pb2 as messages
+
+    fault = {2: "refuse"}
+    with MockServer(Answering(first_s=0.05, token_s=0.001, fault=lambda n: fault.get(n, ""))) as server:
+        sent = ("--requests", "10", "--rate", "20/s", "--seconds", "2s", "--measure", server.url, "--no-save")
+        ran = gpuwise(*ASK, *sent, "--otlp", str(tmp_path / "load.jsonl"), "--json")
+    read = json_format.Parse((tmp_path / "load.jsonl").read_text(), messages.MetricsData())  # an unknown field is an error
+    found = {m.name: m for m in read.resource_metrics[0].scope_metrics[0].metrics}
+    (first,) = found["gen_ai.client.operation.time_to_first_chunk"].histogram.data_points
+    assert first.count == sum(first.bucket_counts) == 9 and len(first.bucket_counts) == len(first.explicit_bounds) + 1
+    below = next(i for i, bound in enumerate(first.explicit_bounds) if bound >= 0.05)
+    assert sum(first.bucket_counts[:below]) == 0 and first.min >= 0.05 and first.start_time_unix_nano < first.time_unix_nano
+    (whole,) = found["gen_ai.client.operation.duration"].histogram.data_points
+    assert whole.count == 9 and whole.sum > first.sum
+    about = {a.key: a.value.string_value or a.value.int_value for a in first.attributes}
+    assert about["gen_ai.operation.name"] == "text_completion" and about["server.port"] == int(
+        server.url.split(":")[2].split("/")[0]
+    )
+    failed = {
+        next((a.value.string_value for a in p.attributes if a.key == "error.type"), ""): p.as_double
+        for p in found["gpuwise.capacity.requests"].sum.data_points
+    }
+    assert failed == {"": 9.0, "refused": 1.0}
+    shown = {
+        next(a.value.string_value for a in p.attributes if a.key == "gpuwise.latency"): p.as_double
+        for p in found["gpuwise.capacity.latency.predicted"].gauge.data_points
+    }
+    assert shown == {r["latency"]: pytest.approx(r["predicted_s"]) for r in ran.document["latency"] if r["predicted_s"]}
+    ran = gpuwise(*ASK, *SEND, "--measure", "http://127.0.0.1:1", "--otlp", str(tmp_path / "no" / "a.jsonl"))
+    assert ran.code == 2 and "cannot be written" in ran.err
 
 
 @pytest.mark.thorough

@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from gpuwise.errors import InputError
 from gpuwise.machine.telemetry.outputs.exporter import TextServer
 from gpuwise.train.ranks.launch import RankJournal, RanksResult
-from gpuwise.train.ranks.metrics import COLLECTED, METRICS, dashboard, exposition, write_dashboard
+from gpuwise.train.ranks.metrics import COLLECTED, METRICS, UNITS, dashboard, exposition, otlp, write_dashboard
 
 
 def step(n: int, at_s: float, wait_s: float = 0.2) -> dict[str, Any]:
@@ -57,6 +57,23 @@ def test_a_scrape_has_every_metric_of_every_rank(tmp_path: Path) -> None:
     assert found["gpuwise_run_saved_step"][0].value == 4.0
     before = samples(exposition((RankJournal(tmp_path / "none"),), "night"))
     assert set(before) == {"gpuwise_run_restarts"}
+
+
+def test_opentelemetrys_names_become_prometheus_names_again(tmp_path: Path) -> None:
+    """By the rule of collectors: dots to underscores, then the unit, then ``_total`` of a counter."""
+    data = otlp(journals(tmp_path), "night", 100.0, 90.0)
+    (scope,) = data["resourceMetrics"][0]["scopeMetrics"]
+    ends = {unit: end for end, unit in UNITS.items()} | {"1": ""}
+    values: dict[str, list[float]] = {}
+    for metric in scope["metrics"]:
+        kind = "sum" if "sum" in metric else "gauge"
+        name = metric["name"].replace(".", "_") + ends[metric["unit"]] + ("_total" if kind == "sum" else "")
+        values[name] = [p["asDouble"] for p in metric[kind]["dataPoints"]]
+        starts = {p.get("startTimeUnixNano") for p in metric[kind]["dataPoints"]}
+        assert starts == ({"90000000000"} if kind == "sum" else {None})
+    served = samples(exposition(journals(tmp_path), "night"))
+    age = "gpuwise_rank_age_seconds"
+    assert {k: v for k, v in values.items() if k != age} == {k: [s.value for s in v] for k, v in served.items() if k != age}
 
 
 def test_the_dashboard_asks_for_what_there_is(tmp_path: Path) -> None:

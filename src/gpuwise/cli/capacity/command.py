@@ -152,6 +152,9 @@ class Sent:
     """With --measure: the model's name on the server, where it has several."""
     save: bool = True
     """With --measure: save the measurement for --calibrated."""
+    otlp: Path | None = None
+    """With --measure: append the latencies to this file as OpenTelemetry histograms (OTLP/JSON lines, conventions for
+    generative AI)."""
 
 
 CHAT, FREE, USUALLY_SENT = Traffic(), Constraints(), Sent()
@@ -271,7 +274,9 @@ def capacity(
         from gpuwise.serve.measure.run import Bounds
 
         bounds = Bounds(sent.seconds, sent.in_flight, sent.stall, sent.retries)
-        return measure_server(answer, sent.measure, bounds, sent.requests, sent.served_model, keep=sent.save, json=json)
+        return measure_server(
+            answer, sent.measure, bounds, sent.requests, sent.served_model, otlp=sent.otlp, keep=sent.save, json=json
+        )
     from gpuwise.serve.capacity.document import capacity_document
 
     document = capacity_document(answer) | {"ranked": None}

@@ -6,6 +6,7 @@ import os
 import sys
 import time
 import uuid
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpuwise.errors import InputError
@@ -13,6 +14,7 @@ from gpuwise.interval import P80
 
 if TYPE_CHECKING:
     from gpuwise.cli.fitted_table import FittedTable
+    from gpuwise.machine.telemetry.outputs.line_file import LineFile
     from gpuwise.serve.capacity.answer import Capacity
     from gpuwise.serve.capacity.configurations import Configuration
     from gpuwise.serve.capacity.rate import Point
@@ -30,7 +32,15 @@ LATE = 0.02
 
 
 def measure_server(
-    answer: Capacity, url: str, bounds: Bounds, most_requests: int, model: str | None, *, keep: bool, json: bool
+    answer: Capacity,
+    url: str,
+    bounds: Bounds,
+    most_requests: int,
+    model: str | None,
+    *,
+    otlp: Path | None = None,
+    keep: bool,
+    json: bool,
 ) -> int:
     """Send the load, print and keep what came back. 1 when a target was missed or nothing was answered whole."""
     from gpuwise.cli.progress import progress
@@ -41,6 +51,7 @@ def measure_server(
     from gpuwise.serve.measure.run import measure
 
     configuration, rate = _predicted(answer)
+    log = None if otlp is None else _log(otlp)
     n = max(min(most_requests, round(rate * bounds.seconds)), 1)
     requests = answer.load.at(rate, n)
     point = operate(configuration, answer.load, rate, answer.targets, n)
@@ -56,6 +67,12 @@ def measure_server(
         )
     measured = LoadResult(measurement)
     rows = figures(measured, point, answer.targets)
+    if log is not None:
+        from gpuwise.machine.telemetry.outputs.otlp_load import document
+        from gpuwise.machine.telemetry.outputs.otlp_points import write
+
+        write(log, document(measured, rows, configuration.config.engine, time.time()))
+        log.close()
     if keep:
         _keep(records_of(rows, measured, configuration, rate, time.time()))
     if json:
@@ -66,6 +83,13 @@ def measure_server(
         _show(configuration, point, measured, rows)
     missed = [r for r in rows if r.limit_s is not None and (r.measured_s is None or r.measured_s > r.limit_s)]
     return 1 if missed or not measured.whole else 0
+
+
+def _log(path: Path) -> LineFile:
+    """Opened before the load is sent. Raises InputError where it cannot be."""
+    from gpuwise.machine.telemetry.outputs.line_file import LineFile
+
+    return LineFile(str(path), append=True, unit="lines")
 
 
 def _predicted(answer: Capacity) -> tuple[Configuration, float]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -90,6 +91,8 @@ class OnRanks:
     """Time without progress before gpuwise reports the stuck rank and restarts all ranks."""
     prometheus: Annotated[str | None, Parameter(metavar="ADDRESS:PORT")] = None
     """Serve steps, collectives and the straggler as Prometheus metrics: ADDRESS:PORT, or :9401 for this machine."""
+    otlp: Path | None = None
+    """Append the same metrics to this file for OpenTelemetry: OTLP/JSON lines, for the collector's otlpjsonfile receiver."""
     grafana: Path | None = None
     """Write the Grafana dashboard of these metrics here."""
     out: Annotated[Path | None, Parameter(show_default="gpuwise-run")] = None
@@ -203,6 +206,7 @@ def run_on_ranks(
             restarts=0 if whole else MOST_RESTARTS,
             hang_s=given.hang_after,
         )
+        metrics(result.journals)
     if record and result.ended == "done":
         records.keep(result)
     if records.failed is not None:
@@ -225,19 +229,28 @@ def _metrics(options: OnRanks, out: str) -> Generator[Callable[[tuple[RankJourna
 
         write_dashboard(options.grafana)
         sys.stderr.write(f"{options.grafana}: import it in Grafana under Dashboards, New, Import\n")
-    if options.prometheus is None:
-        yield lambda _: None
-        return
     from gpuwise.machine.telemetry.outputs.exporter import TextServer, parse_address
-    from gpuwise.train.ranks.metrics import exposition
+    from gpuwise.machine.telemetry.outputs.line_file import LineFile
+    from gpuwise.machine.telemetry.outputs.otlp_points import write
+    from gpuwise.train.ranks.metrics import exposition, otlp
 
+    run, began_s = Path(out).name, time.time()
     latest: list[tuple[RankJournal, ...]] = [()]
-    server = TextServer(*parse_address(options.prometheus), lambda: exposition(latest[0], Path(out).name))
-    sys.stderr.write(f"gpuwise: metrics at {server.address}\n")
-    try:
-        yield lambda now: latest.__setitem__(0, now)
-    finally:
-        server.close()
+    with ExitStack() as held:
+        if options.prometheus is not None:
+            server = TextServer(*parse_address(options.prometheus), lambda: exposition(latest[0], run))
+            held.callback(server.close)
+            sys.stderr.write(f"gpuwise: metrics at {server.address}\n")
+        log = None if options.otlp is None else LineFile(str(options.otlp), append=True, unit="lines")
+        if log is not None:
+            held.callback(log.close)
+
+        def take(now: tuple[RankJournal, ...]) -> None:
+            latest[0] = now
+            if log is not None:
+                write(log, otlp(now, run, time.time(), began_s))
+
+        yield take
 
 
 def _check_script(script: str, options: OnRanks, *, epochs: float | None, total_steps: int | None) -> None:

@@ -99,6 +99,8 @@ class Measurement:
     seconds: float
     stopped: str
     tokens_per_word: float
+    path: str = "/completions"
+    """``/completions`` or ``/chat/completions``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,7 +264,7 @@ class _Run:
     def result(self) -> Measurement:
         e = self.endpoint
         return Measurement(
-            e.address.url, e.model, self.requests, tuple(self.answers), self.now(), self.stopped, e.tokens_per_word
+            e.address.url, e.model, self.requests, tuple(self.answers), self.now(), self.stopped, e.tokens_per_word, e.path
         )
 
     async def go(self) -> None:

@@ -1,8 +1,14 @@
-"""A training on ranks as Prometheus metrics, and the Grafana dashboard that shows them: both from one table."""
+"""A training on ranks as metrics for Prometheus and OpenTelemetry, and the Grafana dashboard that shows them: from one table.
+
+OpenTelemetry's names are those that a collector's Prometheus exporter turns into the same names
+(https://opentelemetry.io/docs/specs/otel/compatibility/prometheus_and_openmetrics/): ``gpuwise.rank.step`` in ``s`` is
+``gpuwise_rank_step_seconds``.
+"""
 
 from __future__ import annotations
 
 import json
+import platform
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,6 +17,7 @@ from typing import Any
 
 from gpuwise.errors import InputError
 from gpuwise.machine.telemetry.outputs.exporter import block
+from gpuwise.machine.telemetry.outputs.otlp_points import Metric, Points
 from gpuwise.train.ranks.launch import RankJournal
 from gpuwise.train.ranks.straggler import straggler
 
@@ -49,17 +56,21 @@ COLLECTED = {
 """Metrics with labels of their own: kind, help and Grafana's unit."""
 
 
-def exposition(journals: Sequence[RankJournal], run: str) -> str:
-    """Prometheus' text format, of what the ranks have written. ``run``: a label, the folder's name."""
-    lines: list[str] = []
+Series = tuple[str, str, str, Sequence[tuple[Mapping[str, str], float]]]
+"""Name, kind, help, and values by their labels."""
+
+
+def series(journals: Sequence[RankJournal], run: str) -> list[Series]:
+    """All metrics of what the ranks have written. ``run``: a label, the folder's name."""
     labels = [{"run": run, "rank": str(r)} for r in range(len(journals))]
     shown = [(labels_of, j.last) for labels_of, j in zip(labels, journals, strict=True) if j.last]
+    found: list[Series] = []
     for metric in METRICS:
         values = [(labels, float(v)) for labels, last in shown if (v := metric.value(last)) is not None]
-        lines += block(metric.name, metric.kind, metric.help, values)
+        found.append((metric.name, metric.kind, metric.help, values))
     slow = straggler([j.steps for j in journals])
     saved = [e["step"] for j in journals for e in j.events if e["event"] in ("saved", "resumed")]
-    series: dict[str, list[tuple[dict[str, str], float]]] = {
+    collected: dict[str, list[tuple[dict[str, str], float]]] = {
         "gpuwise_rank_collective_bytes": [
             (own | {"kind": k}, float(n[1])) for own, last in shown for k, n in last["collectives"].items()
         ],
@@ -70,9 +81,29 @@ def exposition(journals: Sequence[RankJournal], run: str) -> str:
         "gpuwise_run_restarts": [({"run": run}, float(max((j.attempt for j in journals), default=0)))],
         "gpuwise_run_saved_step": [({"run": run}, float(max(saved)))] if saved else [],
     }
-    for name, values in series.items():
-        lines += block(name, *COLLECTED[name][:2], values)
-    return "\n".join(lines) + "\n"
+    return found + [(name, *COLLECTED[name][:2], values) for name, values in collected.items()]
+
+
+def exposition(journals: Sequence[RankJournal], run: str) -> str:
+    """Prometheus' text format of :func:`series`."""
+    return "\n".join(line for each in series(journals, run) for line in block(*each)) + "\n"
+
+
+UNITS = {"_per_second": "{sample}/s", "_seconds": "s", "_bytes": "By"}
+"""UCUM's unit for the end of a name, which Prometheus' exporters write for it."""
+
+
+def otlp(journals: Sequence[RankJournal], run: str, now_s: float, began_s: float) -> dict[str, Any]:
+    """:func:`series` as ``MetricsData`` of OpenTelemetry's protocol. Times are seconds since 1970."""
+    points = Points(now_s)
+    for name, kind, about, values in series(journals, run):
+        stem = name.removesuffix("_total")
+        end = next((e for e in UNITS if stem.endswith(e)), "")
+        metric = Metric(stem.removesuffix(end).replace("_", ".", 2), kind, UNITS.get(end, "1"), about)
+        for labels, value in values:
+            attributes = {".".join(("gpuwise", k)): v for k, v in labels.items()}
+            points.add(metric, attributes, value, began_s if kind == "counter" else None)
+    return points.document({"host.name": platform.node()})
 
 
 def dashboard() -> str:

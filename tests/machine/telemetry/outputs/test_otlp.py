@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from gpuwise.errors import InputError
-from gpuwise.machine.telemetry.outputs.otlp import METRICS, STATES, OtlpLog, document
+from gpuwise.machine.telemetry.outputs.otlp import READINGS, STATES, OtlpLog, document
 
 
 def points(data: dict[str, Any]) -> dict[str, list[tuple[dict[str, str], float, dict[str, Any]]]]:
@@ -52,7 +52,7 @@ def test_the_protocols_own_messages_read_every_line(tmp_path: Path, demo_frames:
     for line in lines[1:]:  # energy begins with the second
         read = json_format.Parse(line, messages.MetricsData())  # an unknown field is an error
         metrics = {m.name: m for m in read.resource_metrics[0].scope_metrics[0].metrics}
-        assert metrics.keys() >= {m.name for m in METRICS} - {"hw.fan.speed_ratio", "hw.errors"}
+        assert metrics.keys() >= {r.metric.name for r in READINGS} - {"hw.fan.speed_ratio", "hw.errors"}
         assert metrics["hw.energy"].sum.is_monotonic and metrics["hw.energy"].sum.aggregation_temporality == 2
         assert (
             metrics["hw.energy"].sum.data_points[0].start_time_unix_nano <= metrics["hw.energy"].sum.data_points[0].time_unix_nano

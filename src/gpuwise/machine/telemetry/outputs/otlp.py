@@ -1,15 +1,13 @@
-"""Frames as OpenTelemetry metrics: OTLP/JSON, a line a frame, as the collector's ``otlpjsonfile`` receiver reads it.
+"""Frames as OpenTelemetry metrics, a line a frame.
 
 Names, units and attributes are those of OpenTelemetry's semantic conventions for hardware
 (https://opentelemetry.io/docs/specs/semconv/hardware/gpu/, .../common/, .../temperature/, .../fan/); ``gpuwise.`` where they
-have none. The file: https://opentelemetry.io/docs/specs/otel/protocol/file-exporter/.
+have none.
 """
 
 from __future__ import annotations
 
-import json
-import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,51 +15,45 @@ from gpuwise.machine.telemetry.causes.cause import Cause, Severity
 from gpuwise.machine.telemetry.frames import Card, Frame
 from gpuwise.machine.telemetry.outputs.exporter import read
 from gpuwise.machine.telemetry.outputs.line_file import LineFile
-from gpuwise.version import VERSION
-
-CUMULATIVE = 2
-"""AggregationTemporality of the protocol: a sum since its start."""
-Attributes = Mapping[str, str]
+from gpuwise.machine.telemetry.outputs.otlp_points import Metric, Points, write
 
 
 @dataclass(frozen=True, slots=True)
-class Metric:
-    """A metric of the conventions. ``kind``: gauge, counter or updowncounter; ``unit`` is UCUM's; ``more`` are attributes of its
-    points; ``part`` names a component of the GPU that has an id of its own."""
+class Reading:
+    """A metric of the conventions and where its value is in a card (a dotted path). ``more`` are attributes of its points;
+    ``part`` names a component of the GPU that has an id of its own."""
 
-    name: str
-    kind: str
-    unit: str
-    about: str
-    reading: str = ""
+    metric: Metric
+    path: str
     more: Sequence[tuple[str, str]] = ()
     part: str = ""
 
 
-def _use(task: str, reading: str) -> Metric:
+def _use(task: str, path: str) -> Reading:
     about = "Fraction of time spent in a specific task."
-    return Metric("hw.gpu.utilization", "gauge", "1", about, reading, (("hw.gpu.task", task),))
+    return Reading(Metric("hw.gpu.utilization", "gauge", "1", about), path, (("hw.gpu.task", task),))
 
 
-def _heat(place: str, reading: str) -> Metric:
-    return Metric("hw.temperature", "gauge", "Cel", "Temperature.", reading, (("hw.sensor_location", place),), part=place)
+def _heat(place: str, path: str) -> Reading:
+    return Reading(Metric("hw.temperature", "gauge", "Cel", "Temperature."), path, (("hw.sensor_location", place),), place)
 
 
-def _errors(kind: str, reading: str) -> Metric:
-    return Metric("hw.errors", "counter", "{error}", "Errors since the driver was loaded.", reading, (("error.type", kind),))
+def _errors(kind: str, path: str) -> Reading:
+    metric = Metric("hw.errors", "counter", "{error}", "Errors since the driver was loaded.")
+    return Reading(metric, path, (("error.type", kind),))
 
 
-METRICS = (
+READINGS = (
     _use("general", "sample.utilization"),
     _use("encoder", "sample.encoder_utilization"),
     _use("decoder", "sample.decoder_utilization"),
-    Metric("hw.gpu.memory.usage", "updowncounter", "By", "GPU memory used.", "sample.memory_used_bytes"),
-    Metric("hw.gpu.memory.limit", "updowncounter", "By", "Size of the GPU memory.", "sample.memory_total_bytes"),
-    Metric("hw.power", "gauge", "W", "Power drawn by the GPU.", "power_w"),
-    Metric("hw.energy", "counter", "J", "Energy used since gpuwise started.", "energy_j"),
+    Reading(Metric("hw.gpu.memory.usage", "updowncounter", "By", "GPU memory used."), "sample.memory_used_bytes"),
+    Reading(Metric("hw.gpu.memory.limit", "updowncounter", "By", "Size of the GPU memory."), "sample.memory_total_bytes"),
+    Reading(Metric("hw.power", "gauge", "W", "Power drawn by the GPU."), "power_w"),
+    Reading(Metric("hw.energy", "counter", "J", "Energy used since gpuwise started."), "energy_j"),
     _heat("gpu", "sample.temperature_c"),
     _heat("memory", "sample.memory_temperature_c"),
-    Metric("hw.fan.speed_ratio", "gauge", "1", "Fan speed as a fraction of its maximum.", "sample.fan", part="fan"),
+    Reading(Metric("hw.fan.speed_ratio", "gauge", "1", "Fan speed as a fraction of its maximum."), "sample.fan", part="fan"),
     _errors("corrected", "health.ecc_corrected"),
     _errors("uncorrected", "health.ecc_uncorrected"),
 )
@@ -73,40 +65,22 @@ STATES = ("ok", "degraded", "failed")
 def document(frame: Frame, causes: Iterable[Cause], began_s: float) -> dict[str, Any]:
     """A frame as ``MetricsData`` of the protocol. An unknown reading has no point. ``began_s``: start of what gpuwise counts
     itself, in seconds since 1970."""
-    points: dict[str, tuple[Metric, list[dict[str, Any]]]] = {}
-    now = _nanoseconds(frame.wall_s)
-
-    def add(metric: Metric, attributes: Attributes, value: float | None) -> None:
-        if value is None or not math.isfinite(value):
-            return
-        start = {"startTimeUnixNano": _nanoseconds(began_s)} if metric.reading == "energy_j" else {}
-        point = {"attributes": _attributes(attributes), **start, "timeUnixNano": now, "asDouble": value}
-        points.setdefault(metric.name, (metric, []))[1].append(point)
-
+    points = Points(frame.wall_s)
     by_card = [(c, [x for x in causes if x.number == c.number]) for c in frame.cards]
     for card, own in by_card:
         about = _about(card, frame)
-        for metric in METRICS:
-            part = {"hw.id": f"{about['hw.id']}/{metric.part}", "hw.parent": about["hw.id"]} if metric.part else {}
-            kind = {"hw.type": "fan" if metric.part == "fan" else "temperature"} if metric.part else {}
-            add(metric, about | part | kind | dict(metric.more), read(card, metric.reading))
+        for each in READINGS:
+            part = {"hw.id": f"{about['hw.id']}/{each.part}", "hw.parent": about["hw.id"]} if each.part else {}
+            kind = {"hw.type": "fan" if each.part == "fan" else "temperature"} if each.part else {}
+            began = began_s if each.path == "energy_j" else None
+            points.add(each.metric, about | part | kind | dict(each.more), read(card, each.path), began)
         degraded = any(x.severity is Severity.FAULT for x in own)
         state = "failed" if not card.ok else "degraded" if degraded else "ok"
-        for each in STATES:
-            add(STATUS, about | {"hw.state": each}, float(each == state))
+        for name in STATES:
+            points.add(STATUS, about | {"hw.state": name}, float(name == state))
         for cause in own:
-            add(CAUSE, about | {"gpuwise.cause": cause.id, "gpuwise.severity": cause.severity.value}, 1.0)
-    resource = {"service.name": "gpuwise", "service.version": VERSION, "host.name": frame.host.name or ""}
-    scope = {"scope": {"name": "gpuwise", "version": VERSION}, "metrics": [_metric(m, p) for m, p in points.values()]}
-    return {"resourceMetrics": [{"resource": {"attributes": _attributes(resource)}, "scopeMetrics": [scope]}]}
-
-
-def _metric(metric: Metric, points: list[dict[str, Any]]) -> dict[str, Any]:
-    head = {"name": metric.name, "description": metric.about, "unit": metric.unit}
-    if metric.kind == "gauge":
-        return head | {"gauge": {"dataPoints": points}}
-    total = {"dataPoints": points, "aggregationTemporality": CUMULATIVE, "isMonotonic": metric.kind == "counter"}
-    return head | {"sum": total}
+            points.add(CAUSE, about | {"gpuwise.cause": cause.id, "gpuwise.severity": cause.severity.value}, 1.0)
+    return points.document({"host.name": frame.host.name})
 
 
 def _about(card: Card, frame: Frame) -> dict[str, str]:
@@ -124,15 +98,6 @@ def _about(card: Card, frame: Frame) -> dict[str, str]:
     return {k: v for k, v in known.items() if v}
 
 
-def _attributes(values: Attributes) -> list[dict[str, Any]]:
-    return [{"key": k, "value": {"stringValue": v}} for k, v in values.items() if v]
-
-
-def _nanoseconds(seconds: float) -> str:
-    """64-bit integers are strings in the protocol's JSON."""
-    return str(round(seconds * 1e9))
-
-
 class OtlpLog(LineFile):
     """A sink that appends a line a frame to a file. Raises InputError where it cannot be opened."""
 
@@ -144,5 +109,4 @@ class OtlpLog(LineFile):
         """Write a frame, and those that wait."""
         if self._began_s is None:
             self._began_s = frame.wall_s
-        line = json.dumps(document(frame, causes, self._began_s), separators=(",", ":"), allow_nan=False)
-        self.put(line.encode() + b"\n")
+        write(self, document(frame, causes, self._began_s))
