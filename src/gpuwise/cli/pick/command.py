@@ -149,9 +149,8 @@ def pick(
     Parameters
     ----------
     model
-        A model by name (llama-3.1-8b), a Hugging Face config.json, or dimensions (layers=32,hidden=4096,...); image models sdxl,
-        sd-1.5, sd-3.5-large, flux-dev or flux-schnell; video models wan-2.1-14b, wan-2.1-1.3b, wan-2.2-14b, wan-2.2-5b or
-        hunyuan-video.
+        A model by name (llama-3.1-8b), a Hugging Face config.json, or dimensions (layers=32,hidden=4096,...); image models like
+        sdxl, flux-dev, flux-2, qwen-image or z-image-turbo; video models like wan-2.2-14b, ltx-video or hunyuan-video.
     purpose
         train, finetune, infer (chat, serve), embed, rerank, vision (train on images), speech (transcribe), image (generate
         images), video (generate videos), learn, or mixed (one GPU each to train, serve and develop); or a task of plan: pretrain,

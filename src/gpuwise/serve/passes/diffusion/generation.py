@@ -14,6 +14,7 @@ to a picture and ``o`` are fitted on two thirds of the models of ML.ENERGY's lea
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -182,7 +183,9 @@ def generations_on(
                 exchanges=calls * layers,
                 launches=model.kernels * layers,
                 decode_s=decode_s,
-                video_pixels_s=0.0 if model.decoder else size[0] * size[1] * max(1.0, frames) * images / device.peak("bf16"),
+                video_pixels_s=0.0
+                if model.decoder
+                else math.prod(size) * max(1.0, frames) * images / model.decoded**2 / device.peak("bf16"),
                 images=images if model.decoder else 0,
                 log_sigma=float(times.log_sigma[k]),
                 basis=times.basis,

@@ -7,7 +7,7 @@ so that another resolution is another count.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from gpuwise.serve.passes.diffusion.networks import KL_DECODER, Chain, Decoder, Filters, add_chains, add_filters
@@ -221,4 +221,5 @@ SDXL = UNet(
 UNETS: dict[str, UNet] = {
     "stable-diffusion-v1-5/stable-diffusion-v1-5": SD_1_5,
     "stabilityai/stable-diffusion-xl-base-1.0": SDXL,
+    "stabilityai/sdxl-turbo": replace(SDXL, passes=1),
 }
