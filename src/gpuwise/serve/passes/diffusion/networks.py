@@ -432,28 +432,32 @@ MODELS["Wan-AI/Wan2.2-TI2V-5B-Diffusers"] = replace(
 MODELS["black-forest-labs/FLUX.1-schnell"] = replace(MODELS["black-forest-labs/FLUX.1-dev"], text=256)
 
 _FLUX = MODELS["black-forest-labs/FLUX.1-dev"]
-MODELS |= {
-    "black-forest-labs/FLUX.1-Kontext-dev": replace(_FLUX, text=512 + 4096),
-    "black-forest-labs/FLUX.2-dev": replace(_FLUX, layers=8 + 48, hidden=6144, width=27648, heads=48),
-    "black-forest-labs/FLUX.2-klein-9B": replace(_FLUX, layers=8 + 24, hidden=4096, width=18432, heads=32),
-    "black-forest-labs/FLUX.2-klein-4B": replace(_FLUX, layers=5 + 20, hidden=3072, width=13824, heads=24),
-    "Qwen/Qwen-Image": replace(_FLUX, layers=60, text=128, passes=2, decoder=None),
-    "Qwen/Qwen-Image-Edit": replace(_FLUX, layers=60, text=128 + 4096, passes=2, decoder=None),
-    "Tongyi-MAI/Z-Image-Turbo": replace(_FLUX, layers=30 + 2, hidden=3840, width=15360, heads=30, text=128),
-    "Tongyi-MAI/Z-Image": replace(_FLUX, layers=30 + 2, hidden=3840, width=15360, heads=30, text=128, passes=2),
-}
+MODELS.update(
+    {
+        "black-forest-labs/FLUX.1-Kontext-dev": replace(_FLUX, text=512 + 4096),
+        "black-forest-labs/FLUX.2-dev": replace(_FLUX, layers=8 + 48, hidden=6144, width=27648, heads=48),
+        "black-forest-labs/FLUX.2-klein-9B": replace(_FLUX, layers=8 + 24, hidden=4096, width=18432, heads=32),
+        "black-forest-labs/FLUX.2-klein-4B": replace(_FLUX, layers=5 + 20, hidden=3072, width=13824, heads=24),
+        "Qwen/Qwen-Image": replace(_FLUX, layers=60, text=128, passes=2, decoder=None),
+        "Qwen/Qwen-Image-Edit": replace(_FLUX, layers=60, text=128 + 4096, passes=2, decoder=None),
+        "Tongyi-MAI/Z-Image-Turbo": replace(_FLUX, layers=30 + 2, hidden=3840, width=15360, heads=30, text=128),
+        "Tongyi-MAI/Z-Image": replace(_FLUX, layers=30 + 2, hidden=3840, width=15360, heads=30, text=128, passes=2),
+    }
+)
 """Blocks of FLUX.1's kind at the dimensions of diffusers' transformers (``transformer_flux2.py``, ``transformer_qwenimage.py``,
 ``transformer_z_image.py``). A gated MLP counts as a plain one of half as much again. An image that is edited lies beside the
 latents, scaled to a megapixel; a prompt without a fixed length is assumed to have 128 tokens."""
 _WAN_14B = MODELS["Wan-AI/Wan2.1-T2V-14B-Diffusers"]
-MODELS |= {
-    "Lightricks/LTX-Video": replace(
-        _WAN_14B, layers=28, hidden=2048, width=8192 + 2048, heads=32, cross=128, shrink=32, frames=8, decoded=4
-    ),
-    "Lightricks/LTX-Video-0.9.7-dev": replace(
-        _WAN_14B, layers=48, hidden=4096, width=16384 + 4096, heads=32, cross=128, shrink=32, frames=8, decoded=4
-    ),
-}
+MODELS.update(
+    {
+        "Lightricks/LTX-Video": replace(
+            _WAN_14B, layers=28, hidden=2048, width=8192 + 2048, heads=32, cross=128, shrink=32, frames=8, decoded=4
+        ),
+        "Lightricks/LTX-Video-0.9.7-dev": replace(
+            _WAN_14B, layers=48, hidden=4096, width=16384 + 4096, heads=32, cross=128, shrink=32, frames=8, decoded=4
+        ),
+    }
+)
 """Blocks of Wan's kind at the dimensions of their ``transformer/config.json``; a token is 32 x 32 pixels of eight frames
 (arXiv 2501.00103)."""
 MODELS["Lightricks/LTX-Video-0.9.7-distilled"] = replace(MODELS["Lightricks/LTX-Video-0.9.7-dev"], passes=1)
