@@ -23,6 +23,7 @@ from gpuwise.facts.software.compatibility import (
     ROCM_SCHEMA,
     WHEEL_SCHEMA,
 )
+from gpuwise.facts.software.encoder_programs import ENCODER_PROGRAM_SCHEMA
 from gpuwise.facts.software.os_commands import OS_COMMAND_SCHEMA
 from gpuwise.facts.software.speech_programs import SPEECH_PROGRAM_SCHEMA
 from gpuwise.facts.software.support import FACT_SCHEMA, JOB_SCHEMA, TARGET_SCHEMA
@@ -85,6 +86,11 @@ def support_formats() -> Iterable[tuple[str, str, Mapping[str, Field]]]:
         "speech_programs.toml",
         "One table is a program that writes speech down: how it cuts a recording and batches the windows, whose costs it has.",
         SPEECH_PROGRAM_SCHEMA,
+    )
+    yield (
+        "encoder_programs.toml",
+        "One table is a program that embeds texts: how it computes and batches them.",
+        ENCODER_PROGRAM_SCHEMA,
     )
     yield (
         "known_runs.csv",

@@ -73,7 +73,8 @@ class Traffic:
     max: Annotated[bool, Parameter(negative="")] = False
     """Report the highest throughput within the latency targets."""
     batching: Annotated[str | None, Parameter(metavar="KIND:N")] = None
-    """For embed, rerank, vision and speech: dynamic:32, dynamic:32:5ms (wait at most 5 ms for a full batch) or static:32."""
+    """For embed, rerank, vision and speech: dynamic:32, dynamic:32:5ms (wait at most 5 ms for a full batch) or static:32 (all
+    items are there already, without --slo)."""
     steps: Whole | None = None
     """Image and video: denoising steps. Without it: the model's usual number."""
     resolution: Annotated[str | None, Parameter(metavar="WIDTHxHEIGHT")] = None
@@ -91,7 +92,8 @@ class Constraints:
 
     engine: Annotated[str | None, Parameter(metavar="ENGINE", show_default="vllm")] = None
     """vllm, sglang, trtllm, llama.cpp or mlx-lm, with a version if it matters: vllm@0.19.0. Speech: also transformers,
-    faster-whisper, whisper-s2t, openai-whisper, whisper.cpp."""
+    faster-whisper, whisper-s2t, openai-whisper, whisper.cpp. Embeddings: also tei, infinity, sentence-transformers (fp32) and
+    sentence-transformers-fp16."""
     weights: Annotated[str | None, Parameter(metavar="BITS|FORMAT")] = None
     """Bits per weight allowed: 16, 8 or 4; several with commas (16,8). Or a format: fp8_block, nvfp4, Q4_K_M (GGUF), nf4
     (bitsandbytes)."""

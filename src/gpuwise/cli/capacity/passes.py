@@ -64,7 +64,7 @@ def question_of(
     from gpuwise.serve.passes.kind import How
 
     batcher = batcher_of(batching)
-    whole = workload == "speech" and math.isinf(batcher.delay_s)  # a recording that is there: no window waits for others
+    whole = workload in ("speech", "embed", "rerank") and math.isinf(batcher.delay_s)  # all are there: none waits for others
     targets = parse_targets(slo) if slo is not None else () if whole else (usual_target(workload),)
     program, _, version = engine.partition("@")
     size = None if resolution is None else size_of(resolution)

@@ -6,16 +6,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from gpuwise.facts.hardware.accelerators import accelerators
+from gpuwise.facts.software.encoder_programs import find_encoder_program
 from gpuwise.facts.software.speech_programs import find_speech_program
 from gpuwise.interval import P80
 from gpuwise.report.answers.answer import Answer, Cell, Column, Command, Figure, Number, Phrase, Row, Section, Table, span
 from gpuwise.report.answers.parts import PARTS
 from gpuwise.report.answers.values import At
+from gpuwise.serve.engines.engine import DEFAULT_ENGINE
 from gpuwise.serve.load.targets import statistic_words
 from gpuwise.units import HOUR_S, MEGA, format_duration, format_number, format_usd
 
 TITLES = PARTS["capacity"]
 SPEECH = "windows"
+TEXTS = ("passages", "pairs")
 SLOW = {"videos": ("h", HOUR_S, "1,000", 1000.0)}
 """Items of which few are made: the unit of their rate and its seconds, how many a price is for. Others: a second, a million."""
 
@@ -68,7 +71,11 @@ def _item(answer: At) -> Phrase:
         return (f"windows of speech under {program}, ", tokens, " tokens written of each")
     if answer["made"].value is not None:
         return (f"{items} of {answer['made'].text}: ", answer["alone_s"], " each")
-    return (f"{items} of ", tokens, " tokens") if tokens.number else items
+    if not tokens.number:
+        return items
+    program = answer["program"].text
+    under = f" under {find_encoder_program(program).name}" if program != DEFAULT_ENGINE and items in TEXTS else ""
+    return (f"{items} of ", tokens, f" tokens{under}")
 
 
 def _figures(a: At) -> Iterator[Figure]:
