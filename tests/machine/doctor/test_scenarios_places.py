@@ -45,7 +45,7 @@ def orin(answer: object, release: str) -> ScriptedMachine:
 def radeon(answers: list, **changes: object) -> ScriptedMachine:
     card = NullCard("RX 7900 XTX", identity={"compute_capability": None, "architecture": "gfx1100"})
     machine = scripted_machine(cards=(card,), vendor="amd", driver="6.12", cuda=None, answers=answers)
-    return machine.but(files={"/dev/kfd": ""}).but(**changes)
+    return machine.but(files={"/dev/kfd": "", "/dev/dri/renderD128": ""}).but(**changes)
 
 
 def rocm(devices: list | None, **more: object):

@@ -42,6 +42,8 @@ class System:
     """Release of NVIDIA's Linux for it: 35 is JetPack 5, 36 JetPack 6, 38 JetPack 7."""
     translated: bool = False
     """An x86 Python on Apple silicon."""
+    avx: bool | None = None
+    """The processor has AVX; None: not an x86 processor, or not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,6 +320,8 @@ class Machine:
     """A library of the driver compiled for other processors than this machine's: path -> its kind."""
     uv: bool = False
     """The program uv is here."""
+    programs: tuple[str, ...] = ()
+    """Programs here that compute on GPUs without a framework of Python: ``ollama``, ``llama-server``."""
     level_zero: str | None = None
     """Path of Intel's driver for Level Zero (libze_intel_gpu), in the distributions' folders."""
     mig_instances: Mapping[int, int] = field(default_factory=dict[int, int])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from gpuwise.machine.doctor import fixes
@@ -30,6 +31,17 @@ _STAND_INS = {"gfx103": "10.3.0", "gfx110": "11.0.0", "gfx90": "9.0.0"}
 def _amd(m: Machine) -> list[Card]:
     """AMD's GPUs that have memory of their own."""
     return [c for c in m.cards if c.identity.vendor == "amd" and c.has_own_memory]
+
+
+def _hip_cards(m: Machine) -> list[Card]:
+    """AMD's GPUs that programs are meant to use: graphics parts of processors count where there is no card."""
+    return _amd(m) or [] if m.means_nvidia else _amd(m) or [c for c in m.cards if c.identity.vendor == "amd"]
+
+
+def _uses_hip(m: Machine) -> bool:
+    """Whether something here computes by ROCm: PyTorch built for it, or a program that is no framework of Python."""
+    torch = m.framework("torch")
+    return bool(torch.answer.get("hip")) if torch is not None else bool(m.programs)
 
 
 def visible_devices(m: Machine) -> Iterator[Finding]:
@@ -83,10 +95,11 @@ def _hidden(m: Machine, name: str, problem: str, title: str, answer: str, why: s
 def amd_node(m: Machine) -> Iterator[Finding]:
     """AMD's compute device that is not there: a container without it, or a kernel without KFD."""
     torch = m.framework("torch")
-    cards = (*(c.identity.name for c in _amd(m)), *(c.name or c.address for c in m.pci_of(AMD) if c.kernel_driver is None))
-    if not cards or torch is None or not torch.answer.get("hip") or torch.available:
+    cards = (*(c.identity.name for c in _hip_cards(m)), *(c.name or c.address for c in m.pci_of(AMD) if c.kernel_driver is None))
+    if not cards or not _uses_hip(m) or (torch is not None and torch.available):
         return
     if any(n.path == "/dev/kfd" for n in m.nodes):
+        yield from _render_node(m, cards)
         return
     inside = m.system.container is not None
     run = "docker run --device=/dev/kfd --device=/dev/dri --group-add video --group-add render --ipc=host IMAGE"
@@ -109,15 +122,79 @@ def amd_node(m: Machine) -> Iterator[Finding]:
     )
 
 
+def _render_node(m: Machine, cards: tuple[str, ...]) -> Iterator[Finding]:
+    """The compute device without a graphics device, by which ROCm maps memory."""
+    if any(n.path.startswith("/dev/dri/") for n in m.nodes):
+        return
+    inside = m.system.container is not None
+    run = "docker run --device=/dev/kfd --device=/dev/dri --group-add video --group-add render --ipc=host IMAGE"
+    yield Finding(
+        "amd-no-dri",
+        Severity.BLOCKER,
+        "AMD's graphics device /dev/dri is not here",
+        ("/dev/dri/renderD*: missing", *cards[:2]),
+        "ROCm allocates memory through it; /dev/kfd alone is not enough.",
+        (
+            Fix("Start the container with both devices", (run,), "host")
+            if inside
+            else Fix(
+                "Load the driver with its graphics part; the log says why not",
+                ("sudo modprobe amdgpu", "sudo dmesg | grep -iE 'amdgpu|drm'"),
+            ),
+        ),
+        "ls -l /dev/dri; rocminfo | grep gfx",
+        hides=(SEES_NONE,),
+    )
+
+
+_OVERRIDE = "HSA_OVERRIDE_GFX_VERSION"
+
+
+def override(m: Machine) -> Iterator[Finding]:
+    """A stand-in for the chip's code that is no version, or of a chip that the wheel holds no code for."""
+    value = m.environment.get(_OVERRIDE)
+    if value is None or not _hip_cards(m):
+        return
+    torch = m.framework("torch")
+    held = {a.partition(":")[0] for a in torch.architectures} if torch and torch.answer.get("hip") else set[str]()
+    version = re.fullmatch(r"(\d{1,2})\.(\d{1,2})\.(\d{1,2})", value.strip())
+    chip = "" if version is None else f"gfx{int(version[1])}{int(version[2]):x}{int(version[3]):x}"
+    ran = torch is not None and any(r.get("ran") for r in torch.answer.get("ran") or ())
+    if chip and (not held or chip in held or ran):
+        return
+    own = str(_hip_cards(m)[0].identity.architecture or "")
+    stand_in = next((v for begin, v in _STAND_INS.items() if own.startswith(begin)), None)
+    fix = (
+        Fix("Name the chip whose code is there", (f"export {_OVERRIDE}={stand_in}",))
+        if stand_in and not chip
+        else fixes.rocm_fix(m)
+    )
+    yield Finding(
+        "hsa-override-not-in-wheel" if chip else "hsa-override-invalid",
+        Severity.BLOCKER,
+        f"The installed PyTorch holds no code for {chip}, which {_OVERRIDE} names"
+        if chip
+        else f"{_OVERRIDE} is no version: {value}",
+        (
+            f"{_OVERRIDE}={value!r}",
+            *((f"torch {torch.answer.get('version')}: {' '.join(sorted(held))}",) if torch and held else ()),
+        ),
+        "ROCm takes the code of the chip that it names, as three numbers (11.0.0 is gfx1100); the first kernel fails without it.",
+        (fix,),
+        fixes.check_torch(m),
+        hides=(SEES_NONE, "torch-run-fails", "torch-crashes"),
+    )
+
+
 def amd_architecture(m: Machine) -> Iterator[Finding]:
     """AMD's cards that the wheel holds no code for."""
     torch = m.framework("torch")
     wheel_architectures = {a.partition(":")[0] for a in torch.architectures} if torch and torch.answer.get("hip") else set[str]()
-    if torch is None or not wheel_architectures or "HSA_OVERRIDE_GFX_VERSION" in m.environment:
+    if torch is None or not wheel_architectures or _OVERRIDE in m.environment:
         return
     out = [
         c
-        for c in _amd(m)
+        for c in _hip_cards(m)
         if (c.identity.architecture or "").startswith("gfx") and c.identity.architecture not in wheel_architectures
     ]
     ran = {r.get("index") for r in torch.answer.get("ran") or () if r.get("ran")}
@@ -128,7 +205,7 @@ def amd_architecture(m: Machine) -> Iterator[Finding]:
     chip = str(out[0].identity.architecture)
     stand_in = next((version for begin, version in _STAND_INS.items() if chip.startswith(begin)), None)
     fix = (
-        Fix(f"Run the code of {stand_in}, which is nearly the same", (f"export HSA_OVERRIDE_GFX_VERSION={stand_in}",))
+        Fix(f"Run the code of {stand_in}, which is nearly the same", (f"export {_OVERRIDE}={stand_in}",))
         if stand_in
         else fixes.rocm_fix(m)
     )
@@ -169,7 +246,8 @@ def intel_runtime(m: Machine) -> Iterator[Finding]:
     """PyTorch built for Intel's GPUs that sees none, as the driver for Level Zero is not installed."""
     torch = m.framework("torch")
     cards = [c for c in m.cards if c.identity.vendor == "intel" and c.has_own_memory]
-    if torch is None or not cards or not torch.answer.get("xpu") or torch.available is not False or m.level_zero:
+    meant = bool(m.programs) and not m.means_nvidia if torch is None else torch.answer.get("xpu") and torch.available is False
+    if not cards or not meant or m.level_zero:
         return
     if m.system.platform != "linux" or m.system.wsl:
         return

@@ -54,13 +54,15 @@ def silent_devices(m: Machine) -> Iterator[Finding]:
 def lost_devices(m: Machine) -> Iterator[Finding]:
     """Devices that fell off the bus, by their state or by the kernel's log."""
     fallen = [x for x in m.xids if x.code == FALLEN_OFF]
+    # newer drivers write it without the number
+    said = tuple(line for line in m.kernel_log if "has fallen off the bus" in line)
     unreachable = [
         c
         for c in m.nvidia_cards
         if (c.sample and c.sample.state is State.LOST) or any(same_bus(x.pci_bus_id, c.identity.pci_bus_id) for x in fallen)
     ]
     others = [c for c in m.cards if c not in unreachable]
-    if not unreachable and not (fallen and not m.nvidia_cards):
+    if not unreachable and not ((fallen or said) and not m.nvidia_cards):
         return
     names = tuple(
         f"GPU {c.identity.index} {c.identity.name}: {(c.sample.error if c.sample else None) or 'lost'}" for c in unreachable
@@ -69,7 +71,7 @@ def lost_devices(m: Machine) -> Iterator[Finding]:
         "gpu-lost",
         Severity.LIMIT if others else Severity.BLOCKER,
         "A GPU has fallen off the bus",
-        (*names, *_xid_lines(m, FALLEN_OFF)),
+        (*names, *(_xid_lines(m, FALLEN_OFF) or said[-1:])),
         "The driver does not reach it any more: power, heat, the slot or the cable, or the card itself.",
         (
             Fix(

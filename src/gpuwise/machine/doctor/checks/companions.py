@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from gpuwise.facts.software.compatibility import at_least
 from gpuwise.machine.doctor import fixes
 from gpuwise.machine.doctor.checks.import_errors import import_fix
 from gpuwise.machine.doctor.finding import Finding, Fix, Severity
@@ -43,6 +44,30 @@ def onnxruntimes(m: Machine) -> Iterator[Finding]:
             ),
         ),
         f'{python} -c "import onnxruntime as o; print(o.get_available_providers())"  # CUDAExecutionProvider among them',
+    )
+
+
+def ctranslate2(m: Machine) -> Iterator[Finding]:
+    """CTranslate2 (faster-whisper) beside another major version of cuDNN: 9 since its release 4.5, 8 before
+    (OpenNMT/CTranslate2, pull request 1803). It finds the library at the first convolution, not when it is imported."""
+    package = m.python.find("ctranslate2") if m.python else None
+    cudnn = m.python.find("nvidia-cudnn-cu12", "nvidia-cudnn-cu13", "nvidia-cudnn-cu11") if m.python else None
+    installed, of_cudnn = fixes.numbers(package and package.version), fixes.numbers(cudnn and cudnn.version)
+    if package is None or cudnn is None or not installed or not of_cudnn or not m.nvidia_cards:
+        return
+    needs, has = 9 if at_least(installed, (4, 5)) else 8, of_cudnn[0]
+    if has == needs:
+        return
+    python = m.python.path if m.python else "python"
+    way = "ctranslate2==4.4.0" if has == 8 else "'ctranslate2>=4.5'"
+    yield Finding(
+        "ctranslate2-cudnn",
+        Severity.BLOCKER,
+        f"CTranslate2 {package.version} needs cuDNN {needs}, and cuDNN {has} is installed",
+        (f"ctranslate2 {package.version}", f"{cudnn.name} {cudnn.version}"),
+        f"faster-whisper ends with `libcudnn_ops{'_infer.so.8' if needs == 8 else '.so.9'}` not found at its first convolution.",
+        (Fix("Install the release for this cuDNN, which PyTorch needs as it is", (fixes.pip_install(m, way),)),),
+        f'{python} -c "import ctranslate2; print(ctranslate2.__version__)"',
     )
 
 

@@ -24,7 +24,7 @@ def no_gpu(m: Machine) -> Iterator[Finding]:
         return
     visible = m.environment.get("NVIDIA_VISIBLE_DEVICES")
     holds_cuda = "CUDA_VERSION" in m.environment or any(f.cuda for f in m.frameworks)
-    needs_gpu = visible not in (None, *_NONE) or holds_cuda or m.wanted_gpus
+    needs_gpu = visible not in (None, *_NONE) or holds_cuda or m.wanted_gpus or m.programs
     # WSL shows a container no bus, so that a build for CUDA is all that speaks of a GPU
     kept_out = holds_cuda and (visible in _KEPT_OUT or bool(m.system.wsl))
     if not m.pci_of(NVIDIA) and visible in (None, *_NONE) and not kept_out:

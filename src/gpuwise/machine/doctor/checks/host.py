@@ -23,6 +23,26 @@ RESERVED = 2.0
 Drivers differ: PyTorch took 18 GB of it on an H100 of 80 GB (benchmarks/records/ranks/gpu_2026-11-26.md)."""
 
 
+def instructions(m: Machine) -> Iterator[Finding]:
+    """A processor without AVX, as a virtual machine's default model has none."""
+    if m.system.avx is not False or not m.means_nvidia:
+        return
+    yield Finding(
+        "cpu-without-avx",
+        Severity.LIMIT,
+        "This processor has no AVX, or the virtual machine hides it",
+        ("flags of /proc/cpuinfo: no avx",),
+        "Builds of ollama and llama.cpp fall back to slow code, or to none for the GPU; TensorFlow and JAX do not start.",
+        (
+            Fix(
+                "In a virtual machine: hand the host's processor through (Proxmox: type host; libvirt: mode='host-passthrough')",
+                where="person",
+            ),
+        ),
+        "grep -o -m1 avx /proc/cpuinfo",
+    )
+
+
 def disks(m: Machine) -> Iterator[Finding]:
     """Disks with no room for a framework, a data set or a checkpoint."""
     full = {name: both for name, both in m.resources.disks.items() if both[0] < LEAST_FREE_BYTES}

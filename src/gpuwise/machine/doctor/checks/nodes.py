@@ -48,18 +48,25 @@ def nodes(m: Machine) -> Iterator[Finding]:
             "ls -l /dev/nvidia*; id -nG",
             hides=(SEES_NONE, "gpus-missing", "gpu-not-in-driver"),
         )
-    kfd = next((n for n in m.nodes if n.path == "/dev/kfd" and n.problem == "permission"), None)
-    if kfd:
-        yield Finding(
-            "amd-permission",
-            Severity.BLOCKER,
-            "This user may not open AMD's compute device",
-            ("/dev/kfd: permission denied",),
-            "ROCm opens it as the user who runs a program.",
-            (Fix("Join the groups that may, then log in again", ('sudo usermod -aG render,video "$USER"',)),),
-            "ls -l /dev/kfd; id -nG",
-            hides=(SEES_NONE,),
-        )
+
+
+def amd_nodes(m: Machine) -> Iterator[Finding]:
+    """AMD's compute device, which this user may not open."""
+    if not any(n.path == "/dev/kfd" and n.problem == "permission" for n in m.nodes):
+        return
+    join = Fix("Join the groups that may, then log in again", ('sudo usermod -aG render,video "$USER"',))
+    run = "docker run --device=/dev/kfd --device=/dev/dri --group-add $(stat -c %g /dev/kfd) --group-add video IMAGE"
+    hand_in = Fix("Start the container with the group that owns the device on the machine", (run,), "host")
+    yield Finding(
+        "amd-permission",
+        Severity.BLOCKER,
+        "This user may not open AMD's compute device",
+        ("/dev/kfd: permission denied",),
+        "ROCm opens it as the user who runs a program.",
+        (hand_in if m.system.container else join,),
+        "ls -l /dev/kfd; id -nG",
+        hides=(SEES_NONE, "amd-no-dri"),
+    )
 
 
 def _in_container(m: Machine, paths: tuple[str, ...]) -> Finding:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gpuwise.machine.doctor.finding import Finding, Fix, Severity
-from gpuwise.machine.doctor.observation import NVIDIA, Machine, PciCard
+from gpuwise.machine.doctor.observation import AMD, NVIDIA, Machine, PciCard
 from gpuwise.machine.doctor.probes.kernel import same_bus
 
 _OTHER_WAYS = ("nvlink", "xgmi", "same board")
@@ -15,7 +15,8 @@ _OTHER_WAYS = ("nvlink", "xgmi", "same board")
 def iommu(m: Machine) -> Iterator[Finding]:
     """Peer copies that the IOMMU routes through the processor."""
     over_pcie = [p for v in m.vendors for p in v.peers if p.can_read and p.link not in (*_OTHER_WAYS, "unknown")]
-    translated = [c for c in m.pci_of(NVIDIA) if (c.iommu or "").startswith("DMA")]
+    vendor = NVIDIA if m.pci_of(NVIDIA) else AMD
+    translated = [c for c in m.pci_of(vendor) if (c.iommu or "").startswith("DMA")]
     if m.system.container or m.system.wsl or not over_pcie or len(translated) < 2:
         return
     yield Finding(
@@ -23,8 +24,8 @@ def iommu(m: Machine) -> Iterator[Finding]:
         Severity.LIMIT,
         "The IOMMU stands between GPUs that copy to each other",
         (f"{len(translated)} cards in IOMMU groups of type {translated[0].iommu}", f"{len(over_pcie)} pairs copy over PCIe"),
-        "With addresses translated, copies between GPUs go through the processor or hang; NVIDIA supports them on bare metal "
-        "only with the IOMMU off or passing through.",
+        "With addresses translated, copies between GPUs go through the processor or hang; NVIDIA and AMD support them on bare "
+        "metal with the IOMMU off or passing through.",
         (
             Fix(
                 "Let it pass through: add iommu=pt to the kernel's command line, then restart",

@@ -117,6 +117,30 @@ def driver_age(m: Machine) -> Iterator[Finding]:
     )
 
 
+OLLAMA_DRIVER, OLLAMA_DRIVER_OLD_CARDS, OLD_CARDS = (550,), (570,), (6, 2)
+"""Oldest driver of ollama's own CUDA, and where a card's capability is at most 6.2 (docs.ollama.com/gpu, 30 November 2026)."""
+
+
+def ollama_driver(m: Machine) -> Iterator[Finding]:
+    """A driver that is older than the CUDA which ollama brings: it computes on the processor and says nothing."""
+    driver = fixes.driver_number(m)
+    if "ollama" not in m.programs or driver is None or not m.nvidia_cards:
+        return
+    capabilities = [c.identity.compute_capability for c in m.nvidia_cards if c.identity.compute_capability]
+    least = OLLAMA_DRIVER_OLD_CARDS if capabilities and min(capabilities) <= OLD_CARDS else OLLAMA_DRIVER
+    if at_least(driver, least):
+        return
+    yield Finding(
+        "ollama-driver-too-old",
+        Severity.LIMIT,
+        f"The driver is too old for ollama: it needs {least[0]} or newer",
+        (f"driver {m.driver_version}", *_card_evidence(m.nvidia_cards)),
+        "With an older one it computes on the processor, and reports no error.",
+        fixes.install_driver(m, what="Install a newer driver"),
+        "ollama ps  # PROCESSOR: GPU",
+    )
+
+
 def card_served(m: Machine) -> Iterator[Finding]:
     """Every card against what the wheel was compiled for."""
     torch, package = m.framework("torch"), m.torch_package

@@ -40,6 +40,8 @@ _VARIABLE = re.compile(
 _BUNDLED = re.compile(
     r"lib(cudart|cublas|cublasLt|cudnn|nccl|nvJitLink|cusparse|cusolver|cufft|nvrtc)\.so\.\d[\d.]*|libcuda\.so.*|libnvidia-ml\.so.*"
 )
+PROGRAMS = ("ollama", "llama-server", "llama-cli", "llama-bench", "koboldcpp", "lms")
+"""Names of programs that compute on GPUs without a framework of Python."""
 _SECRET = re.compile(r"KEY|TOKEN|SECRET|PASS|AUTH|CREDENTIAL", re.IGNORECASE)
 _SUSPENDED = re.compile(r"PM: suspend (entry|exit)")
 
@@ -77,6 +79,7 @@ def probe(
         frameworks=tuple(f for f in answers if f.name != DRIVER or (f.available is False and _has_nvidia(vendors))),
         imports=imports,
         uv=host.which("uv") is not None,
+        programs=tuple(name for name in PROGRAMS if host.which(name)),
         resources=probe_system.read_resources(host),
         suspended=any(_SUSPENDED.search(line) for line in lines),
         wanted_gpus=wanted_gpus,

@@ -52,7 +52,7 @@ LIBRARIES: Mapping[str, str] = {
 """Distribution -> module, of what training imports beside torch; compiled ones first."""
 _INTERESTING = re.compile(
     r"torch|pytorch-triton.*|tensorflow.*|tf-nightly|jax(lib)?|jax-(cuda|rocm).*|cupy.*|nvidia-.*|"
-    r"cuda-(python|bindings|toolkit)|tensorrt.*|numba(-cuda)?|vllm|onnxruntime(-gpu)?|pytorch|numpy|intel-extension-for-pytorch|"
+    r"cuda-(python|bindings|toolkit)|tensorrt.*|numba(-cuda)?|vllm|ctranslate2|onnxruntime(-gpu)?|pytorch|numpy|intel-extension-for-pytorch|"
     + "|".join(LIBRARIES)
 )
 _PINNED = ("torch", "torchvision", "torchaudio", "jax-cuda12-plugin", "jax-cuda13-plugin")

@@ -39,7 +39,14 @@ def read_system(host: Host) -> System:
         jetson_release=_jetson_release(host),
         secure_boot=None if not secure else secure[-1] == "\x01",
         translated=translated,
+        avx=_avx(host),
     )
+
+
+def _avx(host: Host) -> bool | None:
+    """Whether the processor has AVX, by the flags that the kernel lists."""
+    flags = re.search(r"^flags\s*:(.*)$", host.read("/proc/cpuinfo") or "", re.MULTILINE)
+    return None if flags is None or host.fact("machine") not in ("x86_64", "AMD64") else "avx" in flags[1].split()
 
 
 def _jetson(host: Host) -> str | None:
