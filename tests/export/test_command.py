@@ -45,12 +45,19 @@ def test_a_saved_plan_of_a_file_is_of_its_model(
     assert saved == _document(capsys)
 
 
-@pytest.mark.parametrize("tool", ["torchtitan", "accelerate", "deepspeed", "llama-factory", "slurm:lightning", "torchrun"])
+@pytest.mark.parametrize("tool", ["torchtitan", "accelerate", "deepspeed", "llama-factory", "slurm:lightning", "torchrun", "trl"])
 def test_a_model_is_planned_for_the_tool_that_is_named(tool: str, capsys: pytest.CaptureFixture[str]) -> None:
     """That of the usual stack has tensor parallel ranks, which most of these have not."""
     assert run(["export", "qwen3-14b", "--on", "8xH100-SXM", "--to", tool, "--json"]) == 0
     written = _document(capsys)
     assert written["target"] == tool and "pip install" in " ".join(written["notes"])  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("tool", ["trl", "unsloth", "torchtune"])
+def test_adapters_are_planned_for_the_tool_that_is_named(tool: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["export", "llama-3.1-8b", "--on", "4090", "--for", "qlora", "--seq", "2048", "--to", tool, "--json"]) == 0
+    written = _document(capsys)
+    assert written["target"] == tool and not any("stack" in note for note in written["notes"])  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,7 @@ WHERE: dict[str, tuple[dict[str, Any], ...]] = {
     "quantized_base": ({"lora_rank": 16},),
 }
 """What else has to be in a layout for a field to mean anything."""
-SAME = {("offload_parameters", "torchtitan"), ("offload_parameters", "torchrun")}
+SAME = {("offload_parameters", tool) for tool in ("torchtitan", "torchrun", "torchtune")}
 """They keep the weights in host memory wherever the optimizer is: FSDP2 offloads both."""
 HUGGING_FACE = {"eager", "compiled", "eager-fsdp", "hf-fsdp", "trainer", "unsloth", "nanogpt", "deepspeed"}
 OF_THE_SAME_STEP = {
@@ -40,6 +40,8 @@ OF_THE_SAME_STEP = {
     "megatron-bridge": {"megatron-core", "megatron-legacy"},
     "torchtitan": {"compiled-fsdp", "torchtitan-eager"},
     "torchrun": {"eager-fsdp"},
+    "torchtune": {"torchtune"},
+    "unsloth": {"unsloth"},
 }
 """Stacks whose times are those of what a tool runs: they need no word."""
 NAMED = {"expert_dispatch": {"torchrun", "torchtitan"}}
@@ -84,12 +86,16 @@ def test_an_option_is_written_or_refused_or_named(tool: Any, field: str) -> None
                 assert not same or field == "stack", f"{tool.name} does not write {option} {value}"
 
 
-LIKELY = (("trainer", "none"), ("deepspeed", "zero1"))
+LIKELY: tuple[dict[str, Any], ...] = (
+    {"stack": "trainer"},
+    {"stack": "deepspeed", "sharding": "zero1"},
+    {"stack": "torchtune", "sharding": "zero3", "lora_rank": 16},
+)
 
 
 @pytest.mark.parametrize("tool", TOOLS.values(), ids=TOOLS)
 def test_packing_and_driver_are_written_or_named(tool: Any) -> None:
-    jobs = (_job({"stack": stack, "sharding": sharding}, packed=512, driver="570.86") for stack, sharding in LIKELY)
+    jobs = (_job(fields, packed=512, driver="570.86") for fields in LIKELY)
     job = next(job for job in jobs if not gaps_of(job, tool))
     notes = " ".join(write(job, tool).notes)
     assert "--driver 570.86" in notes

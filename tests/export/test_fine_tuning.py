@@ -1,12 +1,15 @@
-"""Files for Lightning, Axolotl and LLaMA-Factory, read by their own parsers and back into the layout they came from.
+"""Files for Lightning, Axolotl, LLaMA-Factory, TRL and others that fine-tune, read back into the layout they came from.
 
-The parsers want ``lightning jsonargparse[signatures]``, and ``axolotl llamafactory`` without their pins (``--no-deps``) with
-``datasets omegaconf``; where they are not installed their test is skipped.
+Their own parsers want ``lightning jsonargparse[signatures]``, and ``axolotl llamafactory trl`` without their pins
+(``--no-deps``) with ``datasets omegaconf``; where they are not installed their test is skipped. ``fine_tuning.json`` lists the
+names that packages accept, read from their source: it is compared everywhere.
 """
 
 from __future__ import annotations
 
+import ast
 import itertools
+import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -20,11 +23,16 @@ from gpuwise.export import hugging_face as hf
 from gpuwise.export.job import Job
 from gpuwise.export.targets import TOOLS, gaps_of, write
 from gpuwise.export.written import Written
+from gpuwise.facts.hardware.naming import find_cluster
+from gpuwise.facts.models.catalogue import find_model
+from gpuwise.workload.strategy import Strategy
 
 Jobs = Callable[..., Iterator[Job]]
+Made = Callable[[Job, int], Job]
 N = 200
 """Jobs drawn."""
 STACKS = ("eager", "compiled", "hf-fsdp", "deepspeed")
+ACCEPTED: dict[str, list[str]] = json.loads(Path(__file__).with_name("fine_tuning.json").read_text(encoding="utf-8"))
 
 
 def _plainer(job: Job, i: int) -> Job:
@@ -40,18 +48,25 @@ def _plainer(job: Job, i: int) -> Job:
     return replace(job, strategy=s)
 
 
-def _able(jobs: Jobs, tool: str) -> Iterator[tuple[Job, Written, Any]]:
-    """200 jobs, what is written for them, and the document read from it."""
-    yaml: Any = pytest.importorskip("yaml")
+def _drawn(jobs: Jobs, tool: str, stacks: tuple[str, ...] = STACKS, n: int = N, made: Made = _plainer) -> Iterator[Job]:
+    """``n`` jobs that the tool can express."""
     found: list[Job] = []
-    for stack in STACKS:
-        drawn = (_plainer(job, i) for i, job in enumerate(jobs(stack, 400)))
-        found += itertools.islice((job for job in drawn if not gaps_of(job, TOOLS[tool])), N // len(STACKS))
-    assert len(found) == N
-    for job in found:
-        made = write(job, TOOLS[tool])
-        [text] = [t for name, t in made.files.items() if name.endswith(".yaml")]
-        yield job, made, yaml.safe_load(text)
+    for stack in stacks:
+        drawn = (made(job, i) for i, job in enumerate(jobs(stack, 400)))
+        found += itertools.islice((job for job in drawn if not gaps_of(job, TOOLS[tool])), n // len(stacks))
+    assert len(found) == n
+    yield from found
+
+
+def _able(
+    jobs: Jobs, tool: str, stacks: tuple[str, ...] = STACKS, n: int = N, made: Made = _plainer
+) -> Iterator[tuple[Job, Written, Any]]:
+    """Jobs, what is written for them, and the document read from it."""
+    yaml: Any = pytest.importorskip("yaml")
+    for job in _drawn(jobs, tool, stacks, n, made):
+        files = write(job, TOOLS[tool])
+        [text] = [t for name, t in files.files.items() if name.endswith(".yaml")]
+        yield job, files, yaml.safe_load(text)
 
 
 @pytest.mark.slow
@@ -156,6 +171,114 @@ def test_llama_factory_reads_its_file_back(
         assert not s.lora_rank or finetuning.lora_target == (["all"] if targets == "all-linear" else targets)
         assert (model.quantization_bit == 4) == s.quantized_base and model.enable_liger_kernel == s.fused_loss
         assert data.dataset in (["data"], "data") and training.optim == hf.OPTIMIZERS[s.optimizer]
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.*gradient_checkpointing.*:FutureWarning")
+def test_trl_reads_its_file_back(jobs: Jobs, transformers_loads: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trl: Any = pytest.importorskip("trl")
+    utils: Any = pytest.importorskip("trl.trainer.utils")
+    module: Any = pytest.importorskip("transformers.training_args")
+    monkeypatch.setattr(module, "is_torch_tf32_available", lambda: True)
+    monkeypatch.setattr(module, "enable_tf32", lambda *a: None, raising=False)
+    monkeypatch.chdir(tmp_path)
+    kinds = (trl.ScriptArguments, trl.SFTConfig, trl.ModelConfig, trl.DatasetMixtureConfig)
+    for job, made, _ in _able(jobs, "trl", ("trl", "trainer", *STACKS), 120):
+        s = job.strategy
+        for name, text in made.files.items():
+            (tmp_path / name).write_text(text, encoding="utf-8")
+        script, args, model, _ = trl.TrlParser(kinds).parse_args_and_config(["--config", "trl.yaml", "--use_cpu"])
+        assert script.dataset_name == job.data and model.model_name_or_path == job.model
+        assert args.per_device_train_batch_size * args.gradient_accumulation_steps * s.dp == s.global_batch
+        assert (args.max_length, args.max_steps, args.packing) == (job.seq_len, job.n_steps or -1, True)
+        assert (args.bf16, args.fp16) == (s.precision == "bf16", s.precision == "fp16")
+        assert args.optim == hf.OPTIMIZERS[s.optimizer] and args.activation_offloading == s.offload_activations
+        fsdp = args.fsdp_plugin_args or {}
+        assert bool(fsdp) == hf.by_fsdp(s) and (args.deepspeed is not None) == hf.by_deepspeed(s)
+        recomputed = fsdp["activation_checkpointing"] if fsdp else args.gradient_checkpointing
+        assert recomputed == (s.recompute != "none")
+        assert bool((args.gradient_checkpointing_kwargs or {}).get("selective")) == (s.recompute == "selective")
+        assert model.dtype == hf.weights_dtype(s) and (model.attn_implementation == "eager") != s.fused_attention
+        peft, quantized = utils.get_peft_config(model), utils.get_quantization_config(model)
+        assert (quantized is not None) == s.quantized_base and (peft.r if peft else 0) == s.lora_rank
+        targets = hf.targets(s)
+        assert peft is None or peft.target_modules == (targets if isinstance(targets, str) else set(targets))
+
+
+def test_trl_has_the_names_that_are_written(jobs: Jobs) -> None:
+    for _, _, document in _able(jobs, "trl", ("trl", *STACKS)):
+        assert set(document) <= set(ACCEPTED["trl 1.16"]), set(document) - set(ACCEPTED["trl 1.16"])
+
+
+def test_trl_packs_documents_apart() -> None:
+    job = Job(find_model("llama-3.1-8b"), find_cluster("8xH100-SXM"), Strategy(dp=8, stack="trl"), 4096, 1e9, packed=512)
+    made = write(job, TOOLS["trl"])
+    assert "packing_strategy: bfd" in made.files["trl.yaml"] and "flash_attention_2" in made.files["trl.yaml"]
+    assert "packing_strategy: wrapped" in write(replace(job, packed=None), TOOLS["trl"]).files["trl.yaml"]
+
+
+def test_unsloth_has_the_names_that_are_written(jobs: Jobs) -> None:
+    """Its script is parsed, for it loads only beside a GPU."""
+    for job in _drawn(jobs, "unsloth", ("unsloth", "trainer"), 100):
+        s = job.strategy
+        calls = [c for c in ast.walk(ast.parse(write(job, TOOLS["unsloth"]).files["train.py"])) if isinstance(c, ast.Call)]
+        called = {
+            ast.unparse(c.func): {
+                k.arg: ast.literal_eval(k.value) for k in c.keywords if isinstance(k.value, (ast.Constant, ast.List))
+            }
+            for c in calls
+        }
+        loads, trains = called["FastLanguageModel.from_pretrained"], called["SFTConfig"]
+        adapts = called.get("FastLanguageModel.get_peft_model", {})
+        assert set(loads) <= set(ACCEPTED["unsloth 2026.10 from_pretrained"])
+        assert set(adapts) <= set(ACCEPTED["unsloth 2026.10 get_peft_model"])
+        assert set(trains) <= set(ACCEPTED["trl 1.16"])
+        assert loads["max_seq_length"] == trains["max_length"] == job.seq_len and loads["load_in_4bit"] == s.quantized_base
+        assert adapts.get("r", 0) == s.lora_rank and loads.get("full_finetuning", False) == (not s.lora_rank)
+        assert loads["use_gradient_checkpointing"] == ("unsloth" if s.offload_activations else s.recompute == "full")
+        assert trains["per_device_train_batch_size"] * trains["gradient_accumulation_steps"] * s.dp == s.global_batch
+        assert trains.get("max_steps") == job.n_steps and trains["optim"] == hf.OPTIMIZERS[s.optimizer]
+        assert (trains.get("bf16", False), trains.get("fp16", False)) == (s.precision == "bf16", s.precision == "fp16")
+
+
+TUNED = ("llama-3.1-8b", "llama-3.2-1b", "qwen2.5-7b", "gemma-2-9b", "phi-4", "llama-3.3-70b")
+
+
+def _tuned(job: Job, i: int) -> Job:
+    """The job with a model of torchtune, whose weights in bf16 have no fp32 copies."""
+    job = _plainer(job, i)
+    s = job.strategy.with_(
+        fused_attention=True, shard_group=0, tp=1, pp=1, cp=1, ep=1, dp=job.cluster.n_accelerators, cuda_graphs="none"
+    )
+    s = s.with_(lora_rank=8) if i % 8 == 0 else s
+    s = s if s.lora_rank or s.precision != "bf16" else s.with_(master_weights=False, gradient_dtype="bf16")
+    return replace(job, arch=find_model(TUNED[i % len(TUNED)]), strategy=s)
+
+
+def test_torchtune_has_the_names_that_are_written(jobs: Jobs) -> None:
+    """It loads beside releases of torchao that PyTorch 2.7 has: its recipes and builders are read from their source."""
+    recipes = set[str]()
+    for job, made, document in _able(jobs, "torchtune", ("torchtune",), 60, _tuned):
+        s = job.strategy
+        recipe = made.command[made.command.index("--config") - 1]
+        recipes.add(recipe)
+        assert set(document) <= set(ACCEPTED[f"torchtune 0.6.1 {recipe}"])
+        for part in document.values():
+            if isinstance(part, dict) and part["_component_"].startswith("torchtune."):
+                assert set(part) - {"_component_"} <= set(ACCEPTED[f"torchtune 0.6.1 {part['_component_']}"]), part
+        assert ("distributed" in recipe) == (s.dp > 1) == ("--nproc-per-node" in made.command)
+        assert document["batch_size"] * document["gradient_accumulation_steps"] * s.dp == s.global_batch
+        assert document["tokenizer"]["max_seq_len"] == job.seq_len and document["max_steps_per_epoch"] == job.n_steps
+        assert document["dtype"] == s.precision and document["optimizer"]["lr"] == job.learning_rate
+        model = document["model"]
+        assert (model.get("lora_rank", 0), model.get("quantize_base", False)) == (s.lora_rank, s.quantized_base)
+        assert document["enable_activation_checkpointing"] == (s.recompute == "full")
+        assert (document.get("ac_mode") == "selective") == (s.recompute == "selective")
+        assert document["enable_activation_offloading"] == s.offload_activations
+        assert document.get("fsdp_cpu_offload", False) == s.offload_optimizer
+        assert document.get("optimizer_in_bwd", False) == s.step_in_backward
+        assert s.dp == 1 or document["fsdp_reshard_after_forward"] == (s.sharding == "zero3")
+    assert len(recipes) == 4
 
 
 def test_what_they_have_not_is_named(jobs: Jobs) -> None:

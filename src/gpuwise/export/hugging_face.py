@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from gpuwise.export.deepspeed import VERSION as DEEPSPEED
 from gpuwise.export.deepspeed import config as deepspeed_config
@@ -77,32 +77,47 @@ def gaps(job: Job) -> Iterator[str]:
         yield f"groups of {s.shard_group} in {s.dp} data-parallel ranks"
 
 
-def arguments(job: Job, *, sharding: bool = True) -> list[str]:
-    """Values of ``TrainingArguments``; without ``sharding``, options of a launcher's own file are left to it."""
+def settings(job: Job, *, sharding: bool = True) -> dict[str, object]:
+    """Values of ``TrainingArguments`` by name; without ``sharding``, options of a launcher's own file are left to it."""
     s = job.strategy
-    out = ["--output_dir", job.output, "--per_device_train_batch_size", str(s.micro_batch)]
-    out += ["--gradient_accumulation_steps", str(s.accumulation), "--learning_rate", f"{job.learning_rate:g}"]
+    out: dict[str, object] = {"output_dir": job.output, "per_device_train_batch_size": s.micro_batch}
+    out |= {"gradient_accumulation_steps": s.accumulation, "learning_rate": job.learning_rate}
     if s.optimizer in OPTIMIZERS:
-        out += ["--optim", OPTIMIZERS[s.optimizer]]
+        out["optim"] = OPTIMIZERS[s.optimizer]
     if job.n_steps is not None:
-        out += ["--max_steps", str(job.n_steps)]
+        out["max_steps"] = job.n_steps
     if job.save_every is not None:
-        out += ["--save_steps", str(job.save_every)]
-    if s.precision in ("bf16", "fp16"):
-        out += [f"--{s.precision}"]
-    elif s.precision == "tf32":
-        out += ["--tf32", "True"]
+        out["save_steps"] = job.save_every
+    if s.precision in ("bf16", "fp16", "tf32"):
+        out[s.precision] = True
     if find_stack(s.stack).export.torch_compile:
-        out += ["--torch_compile"]
+        out["torch_compile"] = True
     if s.fused_loss:
-        out += ["--use_liger_kernel"]
+        out["use_liger_kernel"] = True
     if sharding and by_fsdp(s):
-        out += ["--fsdp", "--fsdp_config", "fsdp.json"]
+        out |= {"fsdp": True, "fsdp_config": "fsdp.json"}
     elif s.recompute == "full" and not by_fsdp(s):
-        out += ["--gradient_checkpointing"]
+        out["gradient_checkpointing"] = True
     if sharding and by_deepspeed(s):
-        out += ["--deepspeed", "deepspeed.json"]
+        out["deepspeed"] = "deepspeed.json"
     return out
+
+
+def words_of(settings: Mapping[str, object]) -> list[str]:
+    """Settings as options of a command line, each with its value."""
+    out: list[str] = []
+    for name, value in settings.items():
+        values = value if isinstance(value, list) else [value]
+        out += [f"--{name}", *(f"{v:g}" if isinstance(v, float) else str(v) for v in values)]
+    return out
+
+
+def arguments(job: Job, *, sharding: bool = True) -> list[str]:
+    """The words of :func:`settings`: what it turns on is a flag, but tf32, which may be left open."""
+    words: list[str] = []
+    for name, value in settings(job, sharding=sharding).items():
+        words += words_of({name: value})[: 1 if value is True and name != "tf32" else None]
+    return words
 
 
 def fsdp_config(s: Strategy) -> dict[str, object]:
@@ -125,6 +140,12 @@ def mesh(job: Job) -> dict[str, int]:
     return {"dp_replicate_size": s.dp // group, "dp_shard_size": group} if group and group < s.dp else {}
 
 
+def mesh_variables(job: Job) -> dict[str, str]:
+    """The mesh as the variables that the Trainer reads; empty without."""
+    variables = {f"PARALLELISM_CONFIG_{k.upper()}": str(v) for k, v in mesh(job).items()}
+    return {"ACCELERATE_USE_PARALLELISM_CONFIG": "true", **variables} if variables else {}
+
+
 def _files(job: Job) -> dict[str, str]:
     s = job.strategy
     files = {"train.py": script(job)}
@@ -141,22 +162,24 @@ def _words(job: Job, *, sharding: bool = True) -> list[str]:
 
 
 def notes(job: Job) -> tuple[str, ...]:
-    """Placeholders for the user's own values."""
-    lines = [f"{job.data} stands for a data set of the Hugging Face hub, or a folder, with a column 'text'"]
-    if job.model == "MODEL":
-        lines.append("MODEL stands for a checkpoint: a folder or a name on the Hugging Face hub")
+    """Placeholders for the user's own values, and what has to be installed."""
+    lines = [*placeholders(job)]
     if job.strategy.fused_loss:
         lines.append("the loss in chunks is Liger's: pip install liger-kernel")
     return tuple(lines)
 
 
+def placeholders(job: Job) -> Iterator[str]:
+    """What stands for the user's data and checkpoint."""
+    yield f"{job.data} stands for a data set of the Hugging Face hub, or a folder, with a column 'text'"
+    if job.model == "MODEL":
+        yield "MODEL stands for a checkpoint: a folder or a name on the Hugging Face hub"
+
+
 def write_trainer(job: Job) -> Written:
     """torchrun with the Trainer's arguments."""
     command = [*torchrun(job), *_words(job)]
-    variables = {f"PARALLELISM_CONFIG_{k.upper()}": str(v) for k, v in mesh(job).items()}
-    if variables:
-        variables = {"ACCELERATE_USE_PARALLELISM_CONFIG": "true", **variables}
-    return started(job, TRAINER, command, _files(job), notes(job), variables)
+    return started(job, TRAINER, command, _files(job), notes(job), mesh_variables(job))
 
 
 def accelerate_config(job: Job) -> dict[str, object]:
@@ -212,6 +235,13 @@ def targets(s: Strategy) -> list[str] | str:
     return [name for target in s.lora_targets for name in _MODULES.get(target, [target])]
 
 
+def weights_dtype(s: Strategy) -> str:
+    """The format in which PyTorch holds the model's weights."""
+    if s.quantized_base or (s.precision != "fp16" and (not s.master_weights or s.lora_rank)):
+        return "bfloat16"
+    return "float16" if not s.master_weights or s.lora_rank else "float32"
+
+
 def script(job: Job) -> str:
     """``train.py``: a model, a data set, a Trainer."""
     s = job.strategy
@@ -225,11 +255,7 @@ def script(job: Job) -> str:
             # FSDP flattens parameters of one format: the packed weights are stored in that of the rest
             + (", bnb_4bit_quant_storage=torch.bfloat16)" if by_fsdp(s) else ")")
         )
-        loading.append("dtype=torch.bfloat16")
-    elif not s.master_weights or s.lora_rank:
-        loading.append(f"dtype=torch.{'float16' if s.precision == 'fp16' else 'bfloat16'}")
-    else:
-        loading.append("dtype=torch.float32")
+    loading.append(f"dtype=torch.{weights_dtype(s)}")
     if s.lora_rank:
         imports.append("from peft import LoraConfig, get_peft_model")
         if s.recompute == "full":

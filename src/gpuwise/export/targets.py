@@ -16,12 +16,15 @@ from gpuwise.export import (
     megatron_bridge,
     ranks,
     torchtitan,
+    torchtune,
+    trl,
+    unsloth,
 )
 from gpuwise.export.engines import containers, kubernetes, ray, skypilot, slurm
 from gpuwise.export.engines.start import STORAGE, Start
 from gpuwise.export.job import Job
 from gpuwise.export.tool import Tool
-from gpuwise.export.torchrun import host_threads, torchrun
+from gpuwise.export.torchrun import host_threads
 from gpuwise.export.written import Written, together
 from gpuwise.workload.stacks.stack import find_stack
 from gpuwise.workload.strategy import NEUTRAL, OPTIONS
@@ -65,7 +68,8 @@ TOOLS = {
             megatron.write,
             lambda j: ["pretrain_gpt.py", *megatron.arguments(j)],
             setup=megatron.SETUP,
-            stack="megatron-core",
+            runs=("megatron",),
+            stacks=("megatron-core",),
         ),
         Tool(
             "megatron-bridge",
@@ -74,7 +78,8 @@ TOOLS = {
             megatron_bridge.write,
             lambda _: ["train.py"],
             setup=_pip("megatron-bridge==0.6.0"),
-            stack="megatron-core",
+            runs=("megatron",),
+            stacks=("megatron-core",),
         ),
         Tool(
             "torchtitan",
@@ -85,7 +90,8 @@ TOOLS = {
             torchtitan.ALWAYS,
             torchtitan.packs,
             _pip("torchtitan==0.3.0"),
-            stack="compiled-fsdp",
+            runs=("torchtitan",),
+            stacks=("compiled-fsdp",),
         ),
         Tool(
             "trainer",
@@ -110,7 +116,7 @@ TOOLS = {
             hugging_face.write_deepspeed,
             _trainer,
             setup=_pip(*_HUB, "deepspeed==0.19.*"),
-            stack="deepspeed",
+            stacks=("deepspeed",),
         ),
         Tool(
             "lightning",
@@ -135,7 +141,43 @@ TOOLS = {
             llama_factory.write,
             _trainer,
             setup=_pip("llamafactory==0.9.5", "deepspeed", "bitsandbytes==0.49.*"),
-            stack="deepspeed",
+            runs=("hugging face", "unsloth"),
+            stacks=("deepspeed",),
+        ),
+        Tool(
+            "trl",
+            trl.VERSION,
+            trl.gaps,
+            trl.write,
+            lambda j: [*trl.MODULE, *hugging_face.words_of(trl.document(j))],
+            trl.ALWAYS,
+            trl.packs,
+            _pip("trl==1.16.*", *_HUB),
+            stacks=("trl", "deepspeed"),
+        ),
+        Tool(
+            "unsloth",
+            unsloth.VERSION,
+            unsloth.gaps,
+            unsloth.write,
+            lambda _: ["train.py"],
+            unsloth.ALWAYS,
+            setup=_pip("unsloth==2026.10.*"),
+            runs=("unsloth",),
+            stacks=("unsloth",),
+        ),
+        Tool(
+            "torchtune",
+            torchtune.VERSION,
+            torchtune.gaps,
+            torchtune.write,
+            torchtune.words,
+            torchtune.ALWAYS,
+            lambda j: j.packed is not None,
+            _pip("torchtune==0.6.1", "torch==2.7.*", "torchao==0.10.*", "bitsandbytes==0.49.*"),
+            launcher=torchtune.launcher,
+            runs=("torchtune",),
+            stacks=("torchtune",),
         ),
         Tool(
             "torchrun",
@@ -145,23 +187,17 @@ TOOLS = {
             lambda _: list(ranks.CHILD),
             ranks.ALWAYS,
             setup=_pip("gpuwise", "transformers==5.23.*", "datasets==4.*", "peft==0.21.*"),
-            stack="eager-fsdp",
+            runs=("torchrun",),
+            stacks=("eager-fsdp",),
         ),
     )
 }
 
 
-def _kind(tool: str) -> str:
-    """Tools of one kind run the same step: that of Megatron-Core, torchtitan, the ranks, Hugging Face."""
-    if tool in ("torchtitan", "torchrun"):
-        return tool
-    return "megatron" if tool.startswith("megatron") else "hugging face"
-
-
-def stack_of(target: str | None) -> str | None:
-    """The stack that a model is planned for where a tool is named; None where none is."""
+def stacks_of(target: str | None) -> tuple[str | None, ...]:
+    """The stacks that a model is planned for where a tool is named, the next where nothing fits; a None where none is."""
     tool = TOOLS.get((target or "").rpartition(":")[2])
-    return tool and tool.stack
+    return tool.stacks if tool else (None,)
 
 
 def _image_notes(start: Start) -> tuple[str, ...]:
@@ -256,9 +292,10 @@ def command(job: Job) -> list[str]:
     variables, unset = megatron.environment(job) if tool.name == "megatron" else ({}, ())
     before = [f"env -u {name}" for name in unset] + [f"{name}={value}" for name, value in variables.items()] + host_threads(job)
     words = tool.layout(job)
-    start = torchrun(job)
-    head = words.index(next(w for w in words if w.endswith(".py") or w == "torchtitan.train")) + 1
-    return [*before, start[0], *together(start[1:]), " ".join(words[:head]), *together(words[head:])]
+    start = tool.launcher(job)
+    first = next((i for i, word in enumerate(start) if word.startswith("-")), len(start))
+    head = 2 if words[0] == "-m" else 1
+    return [*before, " ".join(start[:first]), *together(start[first:]), " ".join(words[:head]), *together(words[head:])]
 
 
 def find_target(name: str | None, stack: str, *, adapters: bool = False) -> tuple[Tool, Engine | None]:
@@ -332,7 +369,7 @@ def not_written(job: Job, tool: Tool, engine: Engine | None = None) -> Iterator[
             option = f"--{name if value else f'no-{name}'}" if isinstance(value, bool) else f"--{name} {value}"
             yield f"{option}: {tool.version} as written here has no setting for it"
     own = tool_of(s.stack, adapters=s.lora_rank > 0)
-    if s.stack != tool.stack and (own is None or _kind(own.name) != _kind(tool.name)):
+    if s.stack not in tool.stacks and (own is None or own.runs[0] not in tool.runs):
         yield f"--stack {s.stack}: the time of the plan is that of its kernels and launches, not of {tool.version}"
     if job.packed is not None and not tool.packs(job):
         yield f"--packed {job.packed}: {tool.version} is not asked to keep attention inside documents, as the plan counts it"
@@ -346,8 +383,8 @@ def write(job: Job, tool: Tool, engine: Engine | None = None) -> Written:
     missing = list(dict.fromkeys(tool.gaps(job)))
     if missing:
         able = [t.name for t in TOOLS.values() if t is not tool and not any(t.gaps(job))]
-        other = job.strategy.stack != tool.stack and not job.strategy.lora_rank
-        words = (f"plan for it, with --stack {tool.stack}, or" if other else "plan") + " without that part"
+        other = job.strategy.stack not in tool.stacks and not job.strategy.lora_rank
+        words = (f"plan for it, with --stack {tool.stacks[0]}, or" if other else "plan") + " without that part"
         words += f"; or --to {able[0]}, which has it" if able else ""
         raise InputError(f"{tool.version} has no setting for: {'; '.join(missing)}", hint=words)
     asked = tuple(not_written(job, tool, engine))

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from gpuwise.export.job import Job
+from gpuwise.export.torchrun import torchrun
 from gpuwise.export.written import Written
 
 
@@ -26,5 +27,9 @@ class Tool:
     """Whether attention stays inside documents that are packed into a sequence."""
     setup: str = ""
     """The shell command that puts it beside NVIDIA's build of PyTorch."""
-    stack: str = "hf-fsdp"
-    """The stack that a model is planned for where the tool is named."""
+    launcher: Callable[[Job], list[str]] = torchrun
+    """What starts it, up to the script."""
+    runs: tuple[str, ...] = ("hugging face",)
+    """Kinds of step that it runs, its own first: tools of one kind take as long."""
+    stacks: tuple[str, ...] = ("hf-fsdp",)
+    """The stacks that a model is planned for where the tool is named: the next where nothing fits."""

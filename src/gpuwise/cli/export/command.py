@@ -48,9 +48,9 @@ def export(
         planned first, with the same options, for the software of --to.
     to
         A training tool: torchrun (the ranks of `gpuwise run`), megatron, megatron-bridge (NeMo), torchtitan, trainer
-        (Hugging Face), accelerate, deepspeed, lightning, axolotl or llama-factory. Or a launcher: slurm, docker, compose,
-        kubernetes, dra (GPUs by claim), kueue, runai, jobset, trainjob (Kubeflow), skypilot or ray, alone or with the tool:
-        slurm:torchtitan.
+        (Hugging Face), accelerate, deepspeed, lightning, axolotl, llama-factory, trl, unsloth or torchtune. Or a launcher:
+        slurm, docker, compose, kubernetes, dra (GPUs by claim), kueue, runai, jobset, trainjob (Kubeflow), skypilot or ray,
+        alone or with the tool: slurm:torchtitan.
     on
         With a model: the GPUs, 8xH100-SXM, 2x8xH200.
     tokens
@@ -134,7 +134,7 @@ def _planned(
     the job has no use for."""
     from dataclasses import replace
 
-    from gpuwise.export.targets import check_device, find_target, gaps_of, stack_of
+    from gpuwise.export.targets import check_device, find_target, gaps_of, stacks_of
     from gpuwise.plan.api import make_plan
     from gpuwise.plan.job import job_of, job_within
     from gpuwise.plan.unused import unused
@@ -143,14 +143,19 @@ def _planned(
         raise InputError(
             "a model needs GPUs", hint="name them with --on 8xH100-SXM, or give the file that `gpuwise plan --json` printed"
         )
-    if (fixed.stack, training.year) == (None, None) and not (training.lora or fixed.qlora):
-        fixed = replace(fixed, stack=stack_of(to))
     wishes = wishes_of(training, fixed, tokens=tokens)
-    plan = make_plan(model, on, wishes)
+    plan = None
+    if (fixed.stack, training.year) == (None, None) and not (training.lora or fixed.qlora):
+        for stack in stacks_of(to):
+            wishes = replace(wishes, stack=stack)
+            plan = make_plan(model, on, wishes)
+            if plan.best is not None:
+                break
+    plan = plan or make_plan(model, on, wishes)
     job = job_of(plan)
     check_device(job)
     tool, engine = find_target(to, job.strategy.stack, adapters=job.strategy.lora_rank > 0)
-    made = job_within(lambda w: make_plan(model, on, w), wishes, plan, lambda j: gaps_of(j, tool, engine), stack_of(to))
+    made = job_within(lambda w: make_plan(model, on, w), wishes, plan, lambda j: gaps_of(j, tool, engine), stacks_of(to)[-1])
     job, lacking = made
     return job, lacking, tuple(unused(plan.goal, job.strategy))
 
