@@ -45,7 +45,9 @@ def test_a_saved_plan_of_a_file_is_of_its_model(
     assert saved == _document(capsys)
 
 
-@pytest.mark.parametrize("tool", ["torchtitan", "accelerate", "deepspeed", "llama-factory", "slurm:lightning", "torchrun", "trl"])
+@pytest.mark.parametrize(
+    "tool", ["torchtitan", "accelerate", "deepspeed", "llama-factory", "slurm:lightning", "torchrun", "trl", "nemo"]
+)
 def test_a_model_is_planned_for_the_tool_that_is_named(tool: str, capsys: pytest.CaptureFixture[str]) -> None:
     """That of the usual stack has tensor parallel ranks, which most of these have not."""
     assert run(["export", "qwen3-14b", "--on", "8xH100-SXM", "--to", tool, "--json"]) == 0
@@ -131,7 +133,7 @@ def test_another_document_is_not_a_plan(tmp_path: Path, capsys: pytest.CaptureFi
         assert "plan" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("on", ["m4-max-40c", "trainium2", "8xtpu-v5p", "8xgaudi3"])
+@pytest.mark.parametrize("on", ["m4-max-40c", "trainium2", "8xgaudi3"])
 def test_nothing_is_written_for_what_its_launcher_does_not_start(on: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["plan", "gpt2", "--on", on, "--tokens", "1B", "--run"]) == 0
     shown = capsys.readouterr().out
@@ -140,6 +142,21 @@ def test_nothing_is_written_for_what_its_launcher_does_not_start(on: str, capsys
     assert _document(capsys)["best"]["flags"] == []  # type: ignore[index]
     assert run(["export", "gpt2", "--on", on]) == 2
     assert "no tool that files are written for starts on" in capsys.readouterr().err
+
+
+def test_maxtext_is_for_tpus_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    on = ["export", "llama-3.1-8b", "--tokens", "1B", "--on"]
+    assert run([*on, "8xtpu-v5p", "--json"]) == 0
+    written = _document(capsys)
+    assert written["target"] == "maxtext" and written["command"][-1] == "maxtext.yml"  # type: ignore[index]
+    for words, said in (
+        (["8xtpu-v5p", "--to", "megatron"], "does not start on TPU v5p"),
+        (["8xH100-SXM", "--to", "maxtext"], "does not start on H100"),
+        (["8xtpu-v5p", "--to", "slurm"], "a start of maxtext"),
+    ):
+        assert run([*on, *words]) == 2
+        err = capsys.readouterr().err
+        assert said in err and "hint:" in err
 
 
 def test_a_gpu_of_intel_is_started(capsys: pytest.CaptureFixture[str]) -> None:

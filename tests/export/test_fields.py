@@ -32,7 +32,7 @@ WHERE: dict[str, tuple[dict[str, Any], ...]] = {
     "quantized_base": ({"lora_rank": 16},),
 }
 """What else has to be in a layout for a field to mean anything."""
-SAME = {("offload_parameters", tool) for tool in ("torchtitan", "torchrun", "torchtune")}
+SAME = {("offload_parameters", tool) for tool in ("torchtitan", "torchrun", "torchtune", "nemo")}
 """They keep the weights in host memory wherever the optimizer is: FSDP2 offloads both."""
 HUGGING_FACE = {"eager", "compiled", "eager-fsdp", "hf-fsdp", "trainer", "unsloth", "nanogpt", "deepspeed"}
 OF_THE_SAME_STEP = {
@@ -41,19 +41,20 @@ OF_THE_SAME_STEP = {
     "torchtitan": {"compiled-fsdp", "torchtitan-eager"},
     "torchrun": {"eager-fsdp"},
     "torchtune": {"torchtune"},
+    "maxtext": {"maxtext"},
     "unsloth": {"unsloth"},
 }
 """Stacks whose times are those of what a tool runs: they need no word."""
-NAMED = {"expert_dispatch": {"torchrun", "torchtitan"}}
+NAMED = {"expert_dispatch": {"torchrun", "torchtitan", "maxtext"}}
 """Tools that do what an option asks for in their own way, with a note that says so, by field."""
 EXPERTS = {"ep", "etp", "expert_dispatch", "overlap_ep", "cuda_graphs"}
 
 
-def _job(fields: dict[str, Any], *, experts: bool = False, **more: Any) -> Job:
+def _job(fields: dict[str, Any], *, experts: bool = False, on: str = "8xH100-SXM", **more: Any) -> Job:
     strategy = Strategy(**fields)
     arch = find_model("qwen3-30b-a3b" if experts else "llama-3.1-8b")
     strategy = strategy.with_(dp=8 // (strategy.tp * strategy.pp * strategy.cp))
-    return Job(arch, find_cluster("8xH100-SXM"), strategy, 4096, 1e9, **more)
+    return Job(arch, find_cluster(on), strategy, 4096, 1e9, **more)
 
 
 def _values(field: str) -> tuple[Any, ...]:
@@ -67,13 +68,14 @@ def _values(field: str) -> tuple[Any, ...]:
 @pytest.mark.parametrize("tool", TOOLS.values(), ids=TOOLS)
 def test_an_option_is_written_or_refused_or_named(tool: Any, field: str) -> None:
     option = "--" + (OPTIONS[field].name or field).replace("_", "-")
+    on = "8xTPU-v5p" if "google" in tool.vendors else "8xH100-SXM"
     for where in WHERE.get(field, ({},)):
-        plain = _job(where, experts=field in EXPERTS)
+        plain = _job(where, experts=field in EXPERTS, on=on)
         if gaps_of(plain, tool):
             continue  # what the field is a part of is refused
         before = write(plain, tool)
         for value in _values(field):
-            job = _job({**where, field: value}, experts=field in EXPERTS)
+            job = _job({**where, field: value}, experts=field in EXPERTS, on=on)
             if gaps_of(job, tool) or tool.always.get(field) == value or (field, tool.name) in SAME:
                 continue
             if field == "stack" and value in OF_THE_SAME_STEP.get(tool.name, HUGGING_FACE):
@@ -95,7 +97,8 @@ LIKELY: tuple[dict[str, Any], ...] = (
 
 @pytest.mark.parametrize("tool", TOOLS.values(), ids=TOOLS)
 def test_packing_and_driver_are_written_or_named(tool: Any) -> None:
-    jobs = (_job(fields, packed=512, driver="570.86") for fields in LIKELY)
+    on = "8xTPU-v5p" if "google" in tool.vendors else "8xH100-SXM"
+    jobs = (_job(fields, packed=512, driver="570.86", on=on) for fields in LIKELY)
     job = next(job for job in jobs if not gaps_of(job, tool))
     notes = " ".join(write(job, tool).notes)
     assert "--driver 570.86" in notes

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import itertools
 import json
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from gpuwise.export import axolotl, lightning, llama_factory
+from gpuwise.export import axolotl, lightning, llama_factory, maxtext
 from gpuwise.export import hugging_face as hf
 from gpuwise.export.job import Job
 from gpuwise.export.targets import TOOLS, gaps_of, write
@@ -279,6 +280,55 @@ def test_torchtune_has_the_names_that_are_written(jobs: Jobs) -> None:
         assert document.get("optimizer_in_bwd", False) == s.step_in_backward
         assert s.dp == 1 or document["fsdp_reshard_after_forward"] == (s.sharding == "zero3")
     assert len(recipes) == 4
+
+
+def test_nemo_has_the_names_that_are_written(jobs: Jobs) -> None:
+    """Its sections are classes' fields, read from its source."""
+    sharded = 0
+    for job, _, document in _able(jobs, "nemo", ("hf-fsdp", "eager", "compiled-fsdp"), 60):
+        s = job.strategy
+        assert set(document) <= set(ACCEPTED["nemo-automodel 0.7.0"])
+        for section in ("step_scheduler", "checkpoint", "dataset", "peft", "distributed", "quantization"):
+            names = set(document.get(section, {})) - {"_target_"}
+            known = f"{section} {document[section]['strategy']}" if section == "distributed" else section
+            assert names <= set(ACCEPTED[f"nemo-automodel 0.7.0 {known}"]), (section, names)
+        steps, spread = document["step_scheduler"], document["distributed"]
+        assert (steps["global_batch_size"], steps["local_batch_size"]) == (s.global_batch, s.micro_batch)
+        assert steps.get("max_steps") == job.n_steps and document["dataset"]["seq_length"] == job.seq_len
+        assert (spread["strategy"] == "ddp") == (s.sharding == "none") and spread.get("tp_size", 1) == s.tp
+        assert spread["activation_checkpointing"] == {"none": False, "full": True}.get(s.recompute, s.recompute)
+        assert spread.get("reshard_after_forward", True) == (s.sharding != "zero2")
+        assert ("offload_policy" in spread) == s.offload_optimizer and ("quantization" in document) == s.quantized_base
+        assert document.get("peft", {}).get("dim", 0) == s.lora_rank
+        assert document["model"]["torch_dtype"] == hf.weights_dtype(s)
+        assert ("Fused" in document["loss_fn"]["_target_"]) == s.fused_loss
+        sharded += s.sharding != "none"
+    assert sharded
+
+
+POD = "llama-3.1-8b", "qwen3-30b-a3b", "llama-3.1-70b", "mixtral-8x7b"
+
+
+def _in_a_pod(job: Job, i: int) -> Job:
+    """The job on as many TPUs, with a model of MaxText."""
+    n, arch = job.cluster.n_accelerators, find_model(POD[i % len(POD)])
+    s = job.strategy.with_(lora_rank=0, quantized_base=False, fused_loss=False, ep=job.strategy.ep if arch.moe else 1)
+    s = s.with_(precision="bf16" if i % 2 else "fp32", optimizer="adamw", etp=1, cuda_graphs="none")
+    return replace(job, arch=arch, cluster=find_cluster(f"{n}xTPU-v5p"), strategy=s)
+
+
+def test_maxtext_has_the_keys_that_are_written(jobs: Jobs) -> None:
+    for job in _drawn(jobs, "maxtext", ("maxtext",), 40, _in_a_pod):
+        document, s = maxtext.document(job), job.strategy
+        assert set(document) <= {*ACCEPTED["maxtext 0.2.5"], "base_config"}, set(document) - set(ACCEPTED["maxtext 0.2.5"])
+        assert document["model_name"] in ACCEPTED["maxtext 0.2.5 models"]
+        degrees = {name: value for name, value in document.items() if name.startswith("ici_")}
+        assert math.prod(degrees.values()) == s.n_accelerators  # type: ignore[type-var]
+        # types.py calculate_global_batch_sizes
+        a_pass: Any = document["per_device_batch_size"]
+        assert a_pass * s.n_accelerators * document["gradient_accumulation_steps"] == s.global_batch
+        assert document["steps"] == job.n_steps if job.n_steps else "steps" not in document
+        assert (document["remat_policy"] == "full") == (s.recompute == "full" and not s.offload_activations)
 
 
 def test_what_they_have_not_is_named(jobs: Jobs) -> None:

@@ -12,8 +12,10 @@ from gpuwise.export import (
     hugging_face,
     lightning,
     llama_factory,
+    maxtext,
     megatron,
     megatron_bridge,
+    nemo,
     ranks,
     torchtitan,
     torchtune,
@@ -68,8 +70,8 @@ TOOLS = {
             megatron.write,
             lambda j: ["pretrain_gpt.py", *megatron.arguments(j)],
             setup=megatron.SETUP,
-            runs=("megatron",),
-            stacks=("megatron-core",),
+            runs="megatron",
+            stack="megatron-core",
         ),
         Tool(
             "megatron-bridge",
@@ -78,8 +80,8 @@ TOOLS = {
             megatron_bridge.write,
             lambda _: ["train.py"],
             setup=_pip("megatron-bridge==0.6.0"),
-            runs=("megatron",),
-            stacks=("megatron-core",),
+            runs="megatron",
+            stack="megatron-core",
         ),
         Tool(
             "torchtitan",
@@ -90,8 +92,8 @@ TOOLS = {
             torchtitan.ALWAYS,
             torchtitan.packs,
             _pip("torchtitan==0.3.0"),
-            runs=("torchtitan",),
-            stacks=("compiled-fsdp",),
+            runs="torchtitan",
+            stack="compiled-fsdp",
         ),
         Tool(
             "trainer",
@@ -116,7 +118,7 @@ TOOLS = {
             hugging_face.write_deepspeed,
             _trainer,
             setup=_pip(*_HUB, "deepspeed==0.19.*"),
-            stacks=("deepspeed",),
+            stack="deepspeed",
         ),
         Tool(
             "lightning",
@@ -141,8 +143,8 @@ TOOLS = {
             llama_factory.write,
             _trainer,
             setup=_pip("llamafactory==0.9.5", "deepspeed", "bitsandbytes==0.49.*"),
-            runs=("hugging face", "unsloth"),
-            stacks=("deepspeed",),
+            may_run="unsloth",
+            stack="deepspeed",
         ),
         Tool(
             "trl",
@@ -153,7 +155,8 @@ TOOLS = {
             trl.ALWAYS,
             trl.packs,
             _pip("trl==1.16.*", *_HUB),
-            stacks=("trl", "deepspeed"),
+            stack="trl",
+            sharded="deepspeed",
         ),
         Tool(
             "unsloth",
@@ -163,8 +166,8 @@ TOOLS = {
             lambda _: ["train.py"],
             unsloth.ALWAYS,
             setup=_pip("unsloth==2026.10.*"),
-            runs=("unsloth",),
-            stacks=("unsloth",),
+            runs="unsloth",
+            stack="unsloth",
         ),
         Tool(
             "torchtune",
@@ -176,8 +179,32 @@ TOOLS = {
             lambda j: j.packed is not None,
             _pip("torchtune==0.6.1", "torch==2.7.*", "torchao==0.10.*", "bitsandbytes==0.49.*"),
             launcher=torchtune.launcher,
-            runs=("torchtune",),
-            stacks=("torchtune",),
+            runs="torchtune",
+            stack="torchtune",
+        ),
+        Tool(
+            "nemo",
+            nemo.VERSION,
+            nemo.gaps,
+            nemo.write,
+            lambda _: [*nemo.MODULE, "nemo.yaml"],
+            packs=lambda j: j.packed is not None,
+            setup=_pip("nemo-automodel==0.7.0", "bitsandbytes==0.49.*"),
+        ),
+        Tool(
+            "maxtext",
+            maxtext.VERSION,
+            maxtext.gaps,
+            maxtext.write,
+            lambda _: [*maxtext.WORDS],
+            maxtext.ALWAYS,
+            lambda j: j.packed is not None,
+            _pip("'maxtext[tpu]==0.2.5'"),
+            launcher=maxtext.launcher,
+            vendors={"google": ""},
+            launched=False,
+            runs="maxtext",
+            stack="maxtext",
         ),
         Tool(
             "torchrun",
@@ -187,8 +214,8 @@ TOOLS = {
             lambda _: list(ranks.CHILD),
             ranks.ALWAYS,
             setup=_pip("gpuwise", "transformers==5.23.*", "datasets==4.*", "peft==0.21.*"),
-            runs=("torchrun",),
-            stacks=("eager-fsdp",),
+            runs="torchrun",
+            stack="eager-fsdp",
         ),
     )
 }
@@ -197,7 +224,7 @@ TOOLS = {
 def stacks_of(target: str | None) -> tuple[str | None, ...]:
     """The stacks that a model is planned for where a tool is named, the next where nothing fits; a None where none is."""
     tool = TOOLS.get((target or "").rpartition(":")[2])
-    return tool.stacks if tool else (None,)
+    return tuple(dict.fromkeys((tool.stack, tool.sharded or tool.stack))) if tool else (None,)
 
 
 def _image_notes(start: Start) -> tuple[str, ...]:
@@ -287,7 +314,7 @@ def command(job: Job) -> list[str]:
     """The launcher with the layout's options, an option and its values an item; what has to be set or unset comes first. Empty
     for a stack that none of the tools is."""
     tool = tool_of(job.strategy.stack, adapters=job.strategy.lora_rank > 0)
-    if tool is None or device_gaps(job):
+    if tool is None or device_gaps(job, tool):
         return []
     variables, unset = megatron.environment(job) if tool.name == "megatron" else ({}, ())
     before = [f"env -u {name}" for name in unset] + [f"{name}={value}" for name, value in variables.items()] + host_threads(job)
@@ -319,35 +346,31 @@ def find_target(name: str | None, stack: str, *, adapters: bool = False) -> tupl
 def able_tool(job: Job, tool: Tool, engine: Engine | None) -> Tool:
     """``tool`` where it and ``engine`` can express all of ``job``, else the first that can, the Trainer before others; ``tool``
     where none can."""
-    if device_gaps(job):
-        return tool
     tools = sorted((t for t in TOOLS.values() if t is not tool), key=lambda t: t.name != "trainer")
     return next((t for t in (tool, *tools) if not gaps_of(job, t, engine)), tool)
 
 
-STARTED = {"nvidia": "", "amd": "", "intel": "Xe"}
-"""Vendors whose devices PyTorch's launcher starts (CUDA, ROCm, XPU), and what the family's name begins with."""
-
-
-def device_gaps(job: Job) -> tuple[str, ...]:
-    """The device of ``job`` where no tool here starts on it: a TPU, a Gaudi, a Trainium, an Apple chip."""
+def device_gaps(job: Job, tool: Tool) -> tuple[str, ...]:
+    """The device of ``job`` where ``tool`` does not start on it."""
     a = job.cluster.accelerator
-    family = STARTED.get(a.vendor.lower())
+    family = tool.vendors.get(a.vendor.lower())
     return () if family is not None and a.family.startswith(family) else (a.name,)
 
 
 def check_device(job: Job) -> None:
     """Raises InputError where no tool here starts on the device."""
-    if device_gaps(job):
+    if all(device_gaps(job, tool) for tool in TOOLS.values()):
         raise InputError(
-            f"no tool that files are written for starts on {'; '.join(device_gaps(job))}",
-            hint="files are for PyTorch on GPUs of NVIDIA, AMD and Intel; the plan itself is of any",
+            f"no tool that files are written for starts on {job.cluster.accelerator.name}",
+            hint="files are for PyTorch on GPUs of NVIDIA, AMD and Intel, and for TPUs; the plan itself is of any",
         )
 
 
 def gaps_of(job: Job, tool: Tool, engine: Engine | None = None) -> list[str]:
     """Parts of the job that ``tool`` and ``engine`` cannot express, each once."""
-    gaps = [*device_gaps(job), *tool.gaps(job), *(engine.gaps(job) if engine and engine.gaps else ())]
+    gaps = [*device_gaps(job, tool), *tool.gaps(job), *(engine.gaps(job) if engine and engine.gaps else ())]
+    if engine and not tool.launched:
+        gaps.append(f"a start of {tool.name}")
     return list(dict.fromkeys(gaps))
 
 
@@ -369,7 +392,7 @@ def not_written(job: Job, tool: Tool, engine: Engine | None = None) -> Iterator[
             option = f"--{name if value else f'no-{name}'}" if isinstance(value, bool) else f"--{name} {value}"
             yield f"{option}: {tool.version} as written here has no setting for it"
     own = tool_of(s.stack, adapters=s.lora_rank > 0)
-    if s.stack not in tool.stacks and (own is None or own.runs[0] not in tool.runs):
+    if s.stack not in (tool.stack, tool.sharded) and (own is None or own.runs not in (tool.runs, tool.may_run)):
         yield f"--stack {s.stack}: the time of the plan is that of its kernels and launches, not of {tool.version}"
     if job.packed is not None and not tool.packs(job):
         yield f"--packed {job.packed}: {tool.version} is not asked to keep attention inside documents, as the plan counts it"
@@ -380,11 +403,14 @@ def not_written(job: Job, tool: Tool, engine: Engine | None = None) -> Iterator[
 def write(job: Job, tool: Tool, engine: Engine | None = None) -> Written:
     """The job for ``tool``, started by ``engine``. Raises InputError naming the parts that they cannot express."""
     check_device(job)
-    missing = list(dict.fromkeys(tool.gaps(job)))
+    if device_gaps(job, tool):
+        able = next((t.name for t in TOOLS.values() if not device_gaps(job, t)), "")
+        raise InputError(f"{tool.version} does not start on {job.cluster.accelerator.name}", hint=f"--to {able} does")
+    missing = gaps_of(job, tool)
     if missing:
-        able = [t.name for t in TOOLS.values() if t is not tool and not any(t.gaps(job))]
-        other = job.strategy.stack not in tool.stacks and not job.strategy.lora_rank
-        words = (f"plan for it, with --stack {tool.stacks[0]}, or" if other else "plan") + " without that part"
+        able = [t.name for t in TOOLS.values() if t is not tool and not gaps_of(job, t)]
+        other = job.strategy.stack not in (tool.stack, tool.sharded) and not job.strategy.lora_rank
+        words = (f"plan for it, with --stack {tool.stack}, or" if other else "plan") + " without that part"
         words += f"; or --to {able[0]}, which has it" if able else ""
         raise InputError(f"{tool.version} has no setting for: {'; '.join(missing)}", hint=words)
     asked = tuple(not_written(job, tool, engine))
@@ -393,7 +419,10 @@ def write(job: Job, tool: Tool, engine: Engine | None = None) -> Written:
         return replace(made, notes=(*made.notes, *asked, f"{tool.version} has to be here: {tool.setup}"))
     lacking = gaps_of(job, tool, engine)
     if lacking:
-        raise InputError(f"{engine.name} has not: {'; '.join(lacking)}", hint="--to slurm and --to ray start what the nodes have")
+        hint = (
+            "--to slurm and --to ray start what the nodes have" if tool.launched else f"--to {tool.name}, started on every host"
+        )
+        raise InputError(f"{engine.name} has not: {'; '.join(lacking)}", hint=hint)
     if engine.keeps:
         job = replace(job, output=f"{engine.keeps}/{job.output}")
     inner = tool.write(job)

@@ -29,7 +29,15 @@ class Tool:
     """The shell command that puts it beside NVIDIA's build of PyTorch."""
     launcher: Callable[[Job], list[str]] = torchrun
     """What starts it, up to the script."""
-    runs: tuple[str, ...] = ("hugging face",)
-    """Kinds of step that it runs, its own first: tools of one kind take as long."""
-    stacks: tuple[str, ...] = ("hf-fsdp",)
-    """The stacks that a model is planned for where the tool is named: the next where nothing fits."""
+    vendors: Mapping[str, str] = field(default_factory=lambda: {"nvidia": "", "amd": "", "intel": "Xe"})
+    """Vendors whose devices it starts on (PyTorch's launcher: CUDA, ROCm, XPU), and what the family's name begins with."""
+    launched: bool = True
+    """Whether the launchers of nodes start it; else it is started on every host by hand."""
+    runs: str = "hugging face"
+    """The kind of step that it runs: tools of one kind take as long."""
+    may_run: str = ""
+    """Another kind, where its files ask for it."""
+    stack: str = "hf-fsdp"
+    """The stack that a model is planned for where the tool is named."""
+    sharded: str = ""
+    """The stack where nothing fits in the first."""

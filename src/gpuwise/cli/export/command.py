@@ -48,9 +48,9 @@ def export(
         planned first, with the same options, for the software of --to.
     to
         A training tool: torchrun (the ranks of `gpuwise run`), megatron, megatron-bridge (NeMo), torchtitan, trainer
-        (Hugging Face), accelerate, deepspeed, lightning, axolotl, llama-factory, trl, unsloth or torchtune. Or a launcher:
-        slurm, docker, compose, kubernetes, dra (GPUs by claim), kueue, runai, jobset, trainjob (Kubeflow), skypilot or ray,
-        alone or with the tool: slurm:torchtitan.
+        (Hugging Face), accelerate, deepspeed, lightning, axolotl, llama-factory, trl, unsloth, torchtune, nemo (AutoModel) or
+        maxtext (TPUs). Or a launcher: slurm, docker, compose, kubernetes, dra (GPUs by claim), kueue, runai, jobset, trainjob
+        (Kubeflow), skypilot or ray, alone or with the tool: slurm:torchtitan.
     on
         With a model: the GPUs, 8xH100-SXM, 2x8xH200.
     tokens

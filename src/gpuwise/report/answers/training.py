@@ -697,7 +697,9 @@ def _run(d: At, best: At) -> Iterator[Block]:
     if not flags:
         stack = best["strategy"]["stack"].text
         why = (
-            f"they are for PyTorch on GPUs of NVIDIA, AMD and Intel, not for {'; '.join(lacks)}" if lacks else f"none for {stack}"
+            f"they are for GPUs of NVIDIA, AMD and Intel, and for TPUs, not for {'; '.join(lacks)}"
+            if lacks
+            else f"none for {stack}"
         )
         yield Notes([f"gpuwise has no files for it: {why}"])
         return
