@@ -125,7 +125,7 @@ def hear(sentence: str) -> Heard:
     for pattern, count in (*COUNTS, (OF_NO_NAME, "")):
         text = pattern.sub(count, text)
     budget = UP_TO.search(text)
-    if budget is not None and _device(budget[1] + budget[2]) is not None:
+    if budget is not None and budget[0].startswith("for") and not _is_money(budget[1]):
         budget = None  # "for 4090"
     money, people, tokens = DOLLARS.search(text) or budget, PEOPLE.search(text), TOKENS.search(text)
     within = WITHIN.search(text)
@@ -161,6 +161,12 @@ def hear(sentence: str) -> Heard:
         f"{float(within[1]) * DAYS[within[2]]:g}d" if within else None,
         stands,
     )
+
+
+def _is_money(number: str) -> bool:
+    """Whether a bare number after "for" is a price: 500 and 1000 are laptop GPUs that nobody names so."""
+    value = int(number.replace(",", ""))
+    return _device(number) is None or (value % 100 == 0 and value < 4000)
 
 
 def _with_memory(gb: float, text: str) -> str:

@@ -223,7 +223,10 @@ def _energy(h: Heard) -> Iterator[Offer]:
 
 def _compare(h: Heard) -> Iterator[Offer]:
     if len(h.gpus) > 1:
-        yield Offer("Which GPU is better at what?", ("compare", *h.gpus))
+        text = h.model is not None and h.does == TEXT
+        purpose = next((name for name, words in PURPOSES if re.search(words, h.text)), "infer")
+        model = ("--model", h.model_or_example, "--for", purpose) if text else ()
+        yield Offer("Which GPU is better at what?", ("compare", *h.gpus, *model))
 
 
 def _prices(h: Heard) -> Iterator[Offer]:
@@ -243,8 +246,9 @@ def _explain(h: Heard) -> Iterator[Offer]:
 def _script(question: str, command: str) -> Callable[[Heard], Iterator[Offer]]:
     """A command for the training script of this folder; for ``train.py`` if there is no script."""
 
-    def make(_: Heard) -> Iterator[Offer]:
-        yield Offer(question, (command, next(_scripts(), "train.py")))
+    def make(h: Heard) -> Iterator[Offer]:
+        if len(h.gpus) < 2:  # else "is a 5090 faster than a 4090" is meant
+            yield Offer(question, (command, next(_scripts(), "train.py")))
 
     return make
 
@@ -288,7 +292,7 @@ RULES: tuple[tuple[str, Callable[[Heard], Iterator[Offer]]], ...] = (
         _serve,
     ),
     (r"how many (?!(?:\w+ )?(?:tokens|users|people|requests))", _how_many),
-    (r"compare|\bvs\b|versus|better|\bor\b|worth|over|instead|upgrade", _compare),
+    (r"compare|\bvs\b|versus|better|faster|slower|difference|\bor\b|worth|over|instead|upgrade", _compare),
     (r"\btrain|pre.?train", _plan),
     (
         r"\brun\b|infer|chat|\bfits?\b|load|ollama|llama\.cpp|local|tokens (?:per|a) second|tok/s|how fast|speed|"
