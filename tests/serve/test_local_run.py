@@ -47,6 +47,12 @@ def test_the_chosen_format_is_the_closest_that_fits_and_its_parts_are_its_memory
     assert narrower == sorted(narrower), "fewer bits are never slower"
 
 
+def test_the_speed_is_that_of_the_context_asked() -> None:
+    rates = {c: run("llama-3.1-8b", "RTX 4090", context=c) for c in (4096, 16384, 32768)}
+    at = {c: next(s.tokens_per_s.expected for s in one.speeds if s.context == c) for c, one in rates.items()}
+    assert at[4096] > at[16384] > at[32768]
+
+
 def test_one_more_step_of_context_does_not_fit() -> None:
     found = run("llama-3.1-8b", "RTX 3060 12GB")
     assert found.chosen is not None and found.context == CONTEXT

@@ -133,7 +133,7 @@ def run_locally(arch: Architecture, machine: LocalMachine, *, context: int | Non
         return LocalRun(arch, machine, length, fits, None, (), state, 0, None, 0, offloaded(arch, machine, length, fits), weights)
     one = chosen.memory
     users = max(int((one.most - one.weights - one.workspace) // one.cache), 1) if one.cache else 1
-    lengths = sorted({*(c for c in CONTEXTS if c <= chosen.longest_context), chosen.longest_context})
+    lengths = sorted({*(c for c in CONTEXTS if c <= chosen.longest_context), length, chosen.longest_context})
     return LocalRun(
         arch,
         machine,
