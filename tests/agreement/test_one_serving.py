@@ -14,6 +14,8 @@ from gpuwise.pick.jobs import serving_job
 from gpuwise.pick.serving import Service, serve_on
 from gpuwise.plan.one_model import ModelRow, decode
 from gpuwise.serve.formats import FORMAT_OF_BITS
+from gpuwise.serve.local_machine import machine_of
+from gpuwise.serve.local_run import run_locally
 
 Ask = Callable[..., Any]
 GPUS = ("rtx-4090", "rtx-3060-12gb", "l40s", "h100-sxm", "mi300x", "apple-m2-ultra", "t4", "p40")
@@ -48,6 +50,23 @@ def test_one_user(gpu: str, model: str, bits: int) -> None:
     assert row.tokens_per_s == cell.single == service.tokens_per_s
     assert cell.words == f"{service.replica.weights} ({service.replica.program})"
     assert (row.needs_bytes, row.has_bytes) == (service.memory.total, service.memory.most)
+
+
+@pytest.mark.parametrize("on", ["strix-halo", "dgx-spark", "apple-m4-max-40c", "rtx-5090"])
+def test_a_model_published_in_narrow_weights_is_served_as_published(on: str) -> None:
+    """gpt-oss has experts in MXFP4 and no other files: no command offers it in another format, nor at another speed."""
+    arch, cluster = find_model("gpt-oss-20b"), find_cluster(on)
+    cell = serve_alike(arch, [cluster], CONTEXT, None)[0]
+    service = serve_on(serving_job(arch, users=1, context=CONTEXT, least_tokens_per_s=1e-6), cluster, 1)
+    run = run_locally(arch, machine_of(cluster), context=CONTEXT)
+    assert isinstance(service, Service) and cell.weights is not None
+    assert cell.weights.lower() == service.replica.weights.lower() == "mxfp4" and cell.single == service.tokens_per_s
+    local = next(s for s in run.speeds if s.context == CONTEXT).tokens_per_s
+    assert (
+        run.chosen is not None and run.chosen.weights == "MXFP4" and service.tokens_per_s.expected >= local.expected * (1 - 1e-9)
+    )
+    if service.replica.program == "llama.cpp":
+        assert service.tokens_per_s == local
 
 
 @pytest.mark.parametrize("gpu", ["rtx-4090", "h100-sxm", "mi300x"])

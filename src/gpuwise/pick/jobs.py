@@ -16,6 +16,7 @@ from gpuwise.facts.models.architecture import Architecture
 from gpuwise.plan.defaults import default_seq_len
 from gpuwise.plan.goal import Wishes, task_of
 from gpuwise.plan.rl.answer import RlWishes, recipe_of, steps_of
+from gpuwise.serve.formats import served_bits
 from gpuwise.units import DAY_S, HOUR_S, format_count
 from gpuwise.workload.adapters import DEFAULT_TARGETS
 from gpuwise.workload.tasks import find_task, tasks
@@ -282,16 +283,15 @@ def serving_job(
         assumed.append(f"at least {LEAST_TOKENS_PER_S:g} tokens a second to each user (as fast as one reads)")
     least = least_tokens_per_s or LEAST_TOKENS_PER_S
     if not bits:
-        assumed.append(
-            "weights of 4 bits" if users in (None, 1) and rate is None else "weights of 8 bits, of 4 where 8 do not fit"
-        )
+        bits = served_bits(arch, HOME_BITS if users in (None, 1) and rate is None else SERVER_BITS)
+        assumed.append(f"weights of {bits[0]} bits" + "".join(f", of {b} where {bits[0]} do not fit" for b in bits[1:]))
     load = Load(0 if rate is not None else (users or 1), rate, prompt, output, length, least)
     what = f"{users or 1:,} user{'s' if (users or 1) > 1 else ''}" if rate is None else f"{rate * DAY_S:,.0f} requests a day"
     return ModelJob(
         "infer",
         arch,
         f"serve {arch.name} to {what}",
-        bits=tuple(sorted(bits or (HOME_BITS if users in (None, 1) and rate is None else SERVER_BITS), reverse=True)),
+        bits=tuple(sorted(bits, reverse=True)),
         load=load,
         hours=hours_per_day * 365.25 * years,
         years=years,

@@ -21,7 +21,7 @@ from gpuwise.pick.jobs import PEAK_OVER_MEAN, ModelJob
 from gpuwise.pick.outcomes import CHANGED, SAME
 from gpuwise.predict.estimate import Estimate
 from gpuwise.serve.engines.engine import ENGINES, LOCAL_ENGINE, engine_runs, tensor_parallel
-from gpuwise.serve.formats import FORMAT_OF_BITS, FORMATS, weight_bytes_read
+from gpuwise.serve.formats import FORMAT_OF_BITS, same_in_llama_cpp, served_bits, served_format, weight_bytes_read, width_of
 from gpuwise.serve.memory import ServingMemory, local_memory
 from gpuwise.serve.replica import EngineReplica, NoReplica, Replica, serve
 from gpuwise.serve.splits import why_refused
@@ -82,7 +82,8 @@ def fitting_bits(job: ModelJob, accelerator: Accelerator, n: int) -> int | None:
 
 def wider_fits(job: ModelJob, accelerator: Accelerator, bits: int, n: int) -> bool:
     """Whether weights of twice ``bits`` would fit on the same ``n`` devices."""
-    return 2 * bits in FORMAT_OF_BITS and any(m.fits for m in _memories(job, accelerator, 2 * bits, n))
+    wider = served_bits(job.arch, (2 * bits,))[0] > bits and 2 * bits in FORMAT_OF_BITS
+    return wider and any(m.fits for m in _memories(job, accelerator, 2 * bits, n))
 
 
 def least_short(job: ModelJob, accelerator: Accelerator, n: int) -> TooLargeToServe:
@@ -94,19 +95,20 @@ def least_short(job: ModelJob, accelerator: Accelerator, n: int) -> TooLargeToSe
 
 def _memories(job: ModelJob, accelerator: Accelerator, bits: int, n: int) -> Iterator[ServingMemory]:
     """Memory of each program that runs there on ``n`` devices: an engine, and for one user llama.cpp."""
-    weights, users = FORMAT_OF_BITS[bits], max(job.load.users, 1)
+    weights, users = served_format(job.arch, bits), max(job.load.users, 1)
     replica = _replica(job, accelerator, weights, n)
     if engine_runs(accelerator) and not why_refused(job.arch, replica.config):
         yield replica.memory(users, _context(job))
-    if job.load.users == 1 and n <= ENGINES[LOCAL_ENGINE].in_turn:
-        local = FORMATS[weights].llama_cpp
+    local = same_in_llama_cpp(job.arch, weights)
+    if local is not None and job.load.users == 1 and n <= ENGINES[LOCAL_ENGINE].in_turn:
         yield local_memory(ENGINES[LOCAL_ENGINE], job.arch, accelerator, local, n_devices=n, context=_context(job))
 
 
 def least_token_s(job: ModelJob, accelerator: Accelerator, n: int) -> float:
     """No step is shorter: the weights of one token, in the narrowest format allowed, read once at the specified bandwidth."""
-    weights = FORMAT_OF_BITS[job.bits[-1]]
-    weight_bytes = min(weight_bytes_read(job.arch, name) for name in (weights, FORMATS[weights].llama_cpp))
+    weights = served_format(job.arch, job.bits[-1])
+    names = filter(None, (weights, same_in_llama_cpp(job.arch, weights)))
+    weight_bytes = min(weight_bytes_read(job.arch, name) for name in names)
     return weight_bytes / (n * accelerator.memory_bandwidth_bytes_per_s)
 
 
@@ -126,7 +128,7 @@ def least_replicas(job: ModelJob, accelerator: Accelerator, ranks: int) -> int:
 
 def most_sequences(job: ModelJob, accelerator: Accelerator, ranks: int) -> float:
     """The most sequences whose cache fits beside the narrowest weights, up to the largest batch."""
-    replica = _replica(job, accelerator, FORMAT_OF_BITS[job.bits[-1]], ranks)
+    replica = _replica(job, accelerator, served_format(job.arch, job.bits[-1]), ranks)
     return min(max(replica.most_sequences(_context(job)), 1.0), float(replica.server().options.max_num_seqs or 1))
 
 
@@ -143,7 +145,7 @@ def serve_on(job: ModelJob, cluster: Cluster, ranks: int) -> Service | TooLargeT
     """
     if job.load.requests_per_s is not None:
         return _under_load(job, cluster, ranks)
-    load, formats = job.load, [FORMAT_OF_BITS[bits] for bits in job.bits]
+    load, formats = job.load, [served_format(job.arch, bits) for bits in job.bits]
     served = serve(
         job.arch,
         cluster.system,
@@ -162,7 +164,7 @@ def serve_on(job: ModelJob, cluster: Cluster, ranks: int) -> Service | TooLargeT
 
 def bits_of(replica: Replica) -> int:
     """Width of the weights it was chosen for."""
-    return next(b for b, name in FORMAT_OF_BITS.items() if replica.weights in (name, FORMATS[name].llama_cpp))
+    return width_of(replica.weights)
 
 
 def _under_load(job: ModelJob, cluster: Cluster, ranks: int) -> Service | TooLargeToServe:
@@ -172,7 +174,7 @@ def _under_load(job: ModelJob, cluster: Cluster, ranks: int) -> Service | TooLar
     if not can_serve(job, cluster.accelerator):
         raise UnpredictableError(f"vLLM is not known to run on {cluster.accelerator.name}")
     for bits in job.bits:
-        replica = EngineReplica(job.arch, cluster.system, tensor_parallel(job.arch, FORMAT_OF_BITS[bits], ranks))
+        replica = EngineReplica(job.arch, cluster.system, tensor_parallel(job.arch, served_format(job.arch, bits), ranks))
         if not replica.memory(1, _context(job)).fits:
             continue
         try:

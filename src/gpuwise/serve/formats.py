@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -231,6 +232,27 @@ def width_of(form: str) -> int:
     """The width in :data:`FORMAT_OF_BITS` nearest to that of the format ``form``. Raises UnknownNameError."""
     bits = 8.0 * find_format(form).bytes_per_weight
     return min(FORMAT_OF_BITS, key=lambda width: abs(math.log(width / bits)))
+
+
+def served_format(arch: Architecture, bits: int) -> str:
+    """The engines' format of weights of ``bits``: the published one where the checkpoint has that width (MXFP4 of gpt-oss)."""
+    published = arch.published_experts or arch.published_weights
+    return FORMAT_OF_BITS[bits] if published is None or width_of(published) != bits else published
+
+
+def served_bits(arch: Architecture, bits: Sequence[int]) -> tuple[int, ...]:
+    """Those of ``bits`` that are no wider than the published checkpoint; its own width where all are."""
+    published = arch.published_experts or arch.published_weights
+    most = max(FORMAT_OF_BITS) if published is None else width_of(published)
+    return tuple(b for b in bits if b <= most) or (most,)
+
+
+def same_in_llama_cpp(arch: Architecture, form: str) -> str | None:
+    """The format of llama.cpp that ``arch`` has instead of the engines' ``form``; None without an equivalent. Files of a model
+    that is published with MXFP4 experts keep these."""
+    if form == "mxfp4" == arch.published_experts:
+        return "MXFP4"
+    return FORMATS[form].llama_cpp if FORMATS[form].equivalent or form == arch.published_weights else None
 
 
 def local_form(form: str) -> str | None:

@@ -1,9 +1,9 @@
 """One replica of a model as a program serves it, and which program and split serves it best.
 
 A serving engine holds the replica in a tensor group and decodes a batch; llama.cpp holds layers in turn on its devices and
-decodes one sequence. The same question has the same answer in every command: vLLM in the split that is fastest where its
-support tables list the accelerator, it holds the model and its kernels can be predicted, llama.cpp with weights of the
-same width for one sequence elsewhere. Nothing queues here.
+decodes one sequence. The same question has the same answer in every command: the faster of vLLM in its fastest split, where
+its support tables list the accelerator, it holds the model and its kernels can be predicted, and for one sequence llama.cpp
+with weights of the same width. Nothing queues here.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from gpuwise.serve.engines.engine import (
     tensor_parallel,
 )
 from gpuwise.serve.engines.settings import Settings
-from gpuwise.serve.formats import FORMATS
+from gpuwise.serve.formats import FORMATS, same_in_llama_cpp
 from gpuwise.serve.memory import ServingMemory, local_memory, sequence_bytes
 from gpuwise.serve.simulate import Server
 from gpuwise.serve.simulate.front import known_error
@@ -214,8 +214,9 @@ def replicas(arch: Architecture, system: System, weights: str, ranks: int, *, se
     accelerator = system.accelerator
     if not form.local and engine_runs(accelerator):
         yield EngineReplica(arch, system, tensor_parallel(arch, weights, ranks))
-    if form.local or (form.equivalent and sequences == 1 and ranks <= local.in_turn):
-        yield LocalReplica(arch, system, weights if form.local else form.llama_cpp, ranks, local)
+    held = weights if form.local else same_in_llama_cpp(arch, weights)
+    if held is not None and (form.local or (sequences == 1 and ranks <= local.in_turn)):
+        yield LocalReplica(arch, system, held, ranks, local)
 
 
 def serve(
@@ -242,7 +243,7 @@ def serve(
                     refusals.append(one)
                 elif replica.program not in fastest or one.step.expected < fastest[replica.program].step.expected:
                     fastest[replica.program] = one
-        for one in sorted(fastest.values(), key=lambda s: isinstance(s.replica, LocalReplica)):
+        for one in sorted(fastest.values(), key=lambda s: s.step.expected):
             if 1.0 / one.step.expected >= least_tokens_per_s:
                 return one
             if slow is None or one.step.expected < slow.step.expected:

@@ -14,7 +14,7 @@ from gpuwise.facts.hardware.systems import Cluster
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.predict.estimate import Estimate
 from gpuwise.serve.engines.engine import engine_runs, tensor_parallel
-from gpuwise.serve.formats import FORMAT_OF_BITS, format_of_precision
+from gpuwise.serve.formats import FORMAT_OF_BITS, format_of_precision, served_bits, served_format
 from gpuwise.serve.iteration_kernels import half_format
 from gpuwise.serve.replica import EngineReplica, NoReplica, ReplicaStep, most_ranks, serve
 from gpuwise.serve.splits import why_refused
@@ -73,7 +73,7 @@ def serve_alike(
 ) -> tuple[SubjectServing, ...]:
     """Serve ``arch`` on each of ``clusters``, with one weight format on all that can serve it: the widest that fits on all if
     ``precision`` is None. Raises UnknownNameError for a precision that no engine serves."""
-    widest = _formats(precision)
+    widest = _formats(arch, precision)
     results = tuple(_serve(arch, cluster, context, widest) for cluster in clusters)
     if len({d.weights for d in results} - {None}) < 2:
         return results
@@ -87,8 +87,10 @@ def serve_alike(
     return results
 
 
-def _formats(precision: str | None) -> tuple[str, ...]:
-    return tuple(FORMAT_OF_BITS.values()) if precision is None else (format_of_precision(precision).name,)
+def _formats(arch: Architecture, precision: str | None) -> tuple[str, ...]:
+    if precision is not None:
+        return (format_of_precision(precision).name,)
+    return tuple(served_format(arch, bits) for bits in served_bits(arch, tuple(FORMAT_OF_BITS)))
 
 
 def _serve(arch: Architecture, cluster: Cluster, context: int, formats: tuple[str, ...]) -> SubjectServing:

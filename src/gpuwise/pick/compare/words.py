@@ -17,18 +17,14 @@ BOUND = 0.5
 
 
 def verdict(subjects: Sequence[Subject], rows: Sequence[FigureRow], work: ComparedWork | None) -> tuple[str, ...]:
-    """Three to six sentences."""
+    """Three to six sentences, about the model first where there is one."""
     names = names_of(subjects)
-    sentences = [_arithmetic(names, rows), _memory(names, rows)]
+    device = [_arithmetic(names, rows), _memory(names, rows)]
     if work is None:
-        sentences += [_ridge(names, rows), _efficiency(names, rows), _price(names, rows)]
+        sentences = [*device, _ridge(names, rows), _efficiency(names, rows), _price(names, rows)]
     else:
-        sentences += [
-            _training(names, rows, work),
-            _serving(names, rows),
-            _bound(names, subjects, rows, work),
-            _money(names, rows),
-        ]
+        model = [_training(names, rows, work), _serving(names, rows)]
+        sentences = [*model, _bound(names, subjects, rows, work), _money(names, rows), *device]
     return tuple(s for s in sentences if s)
 
 
@@ -220,20 +216,18 @@ def _serving(names: Sequence[str], rows: Sequence[FigureRow]) -> str:
     if not order:
         return "None of them can serve it." if len(names) > 2 else "Neither can serve it."
     parts: list[str] = []
-    writer: int | None = None
-    full = "" if alike is None else ", each with the sequences that fit,"
-    same = "" if alike is None else f"{alike.title.removesuffix(' on each')} at once"
-    for row, doing in ((one, "one sequence"), (alike, same), (many, f"full batches{full}")):
+    batch = (many, "full batches") if alike is None else (alike, f"{alike.title.removesuffix(' on each')} at once")
+    for row, doing in ((one, "one sequence"), batch):
         lead = _lead(row)
         if row is not None and lead is not None:
-            fast = than(lead[2], names[lead[1]], "fast", "faster")
-            who = "" if lead[0] == writer else f"{names[lead[0]]} writes "
-            parts.append(f"{who}{doing} {fast} ({_spread(names, row)})")
-            writer = lead[0]
+            who, fast = names[lead[0]], than(lead[2], names[lead[1]], "fast", "faster")
+            parts.append(
+                f"{who} writes {doing} {fast}: {_spread(names, row)}" if not parts else f"{doing}: {_spread(names, row)}"
+            )
     if not parts:
         return f"Only {names[order[0]]} can serve it." if len(order) == 1 else ""
     texts = {c.words for i, c in enumerate(weights.cells) if one.cells[i].value is not None}
-    text = ", and ".join([", ".join(parts[:-1]), parts[-1]] if len(parts) > 1 else parts)
+    text = "; ".join(parts)
     return text + ("." if len(texts) == 1 else f", though {_unlike(texts)}.")
 
 
