@@ -164,7 +164,7 @@ def hear(sentence: str) -> Heard:
 
 
 def _is_money(number: str) -> bool:
-    """Whether a bare number after "for" is a price: 500 and 1000 are laptop GPUs that nobody names so."""
+    """Whether a bare number after "for" is a price: 500 and 1000 alone are rarely the laptop GPUs of these names."""
     value = int(number.replace(",", ""))
     return _device(number) is None or (value % 100 == 0 and value < 4000)
 
