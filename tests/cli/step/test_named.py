@@ -99,3 +99,32 @@ def test_a_network_that_makes_images_is_still_run_by_default() -> None:
     assert "steps" in str(answered("fit sdxl --on 3090")) or answered("fit sdxl --on 3090")["fits"]
     with pytest.raises(InputError):
         answered("fit sdxl --on 3090 --for run --lora")
+
+
+@pytest.mark.parametrize(
+    ("question", "said"),
+    [
+        ("fit sdxl --on 4090 --for grpo", "--for grpo with Stable Diffusion XL"),
+        ("plan sdxl --on 4090 --for grpo", "--for grpo with Stable Diffusion XL"),
+        ("pick sdxl --for lora --budget 100", "--budget means nothing for sdxl --for lora"),
+        ("pick sdxl --for lora --tokens 1M", "--tokens"),
+    ],
+)
+def test_what_a_network_cannot_be_trained_for_is_refused(question: str, said: str) -> None:
+    with pytest.raises(InputError, match=said) as error:
+        answered(question)
+    assert error.value.hint
+
+
+@pytest.mark.thorough
+def test_pick_ranks_the_gpus_that_train_a_network() -> None:
+    cards = answered("pick yolo11n --for full")["cards"]
+    assert len(cards) > 5 and cards[0]["fits"]
+
+
+def test_a_function_has_the_batch_that_it_takes_by_itself() -> None:
+    """Samples are counted in steps of it: nobody has to give what is known."""
+    pytest.importorskip("torch")
+    made = answered("plan resnet-50 --on 4090 --samples 64k")
+    assert made["batch"] == 64
+    assert made["run_time_s"]["expected"] == pytest.approx(1000 * made["step_time_s"]["expected"])

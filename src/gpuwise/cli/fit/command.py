@@ -95,7 +95,7 @@ def fit(
                 f"{name} is for running", hint=f"add --for run; {other.get(name, 'of a training it is --precision')}"
             )
     device = on or "this"
-    if has_phases(purpose):
+    if has_phases(purpose) and not is_own_code(model):
         from gpuwise.plan.rl.answer import make_rl
         from gpuwise.report.answers.rl import rl_fit_answer
 

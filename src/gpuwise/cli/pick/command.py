@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -121,6 +122,8 @@ class Within:
     """Form of the hardware: card, laptop, mini (a machine with shared memory), edge (Jetson), server or phone."""
 
 
+NETWORK_TASKS = ("lora", "qlora", "full", "dreambooth", "finetune", "fine-tune")
+"""Purposes in which a network of images, video or sound is trained by name."""
 TOP = 10
 ANYTHING, NO_LIMITS = PickWork(), Within()
 OF_RENT = ("budget", "deadline", "rent", "own", "vendor", "count", "form")
@@ -170,6 +173,12 @@ def pick(
     if purpose is None:
         purpose = "train" if work.tokens is not None else "infer" if model is not None else "learn"
         guess = f"to {purpose} (--for: train, finetune, infer, learn ...)"
+    if model is not None and purpose in NETWORK_TASKS:
+        from gpuwise.facts.models.trained import known_trained
+
+        if known_trained(model) is not None:
+            given_too = given(within, NO_LIMITS) | ({"by": by} if by else {}) | ({"top": top} if top != TOP else {})
+            return _network(model, purpose, work, given_too, shown, json=json)
     limits, terms = limits_of(within, by, purpose), terms_of(within)
     today = datetime.date.today()
     if not 1 <= top <= 100:
@@ -196,6 +205,31 @@ def pick(
 
     _show(pick_document(ranking), guess, shown, json=json)
     return 0 if ranking.best is not None else 1
+
+
+def _network(model: str, purpose: str, work: PickWork, limits: Mapping[str, Any], shown: Shown | None, *, json: bool) -> int:
+    """A network that is trained by name: the rented GPUs as ``plan`` compares them, the cheapest step first."""
+    from gpuwise.cli.options import NOTHING_FIXED, Training
+    from gpuwise.cli.step.options import NO_CODE
+    from gpuwise.cli.step.plan import plan_own
+
+    refuse(limits, f"means nothing for {model} --for {purpose}, whose GPUs are those that are rented", "leave it out")
+    _only(work, ("images", "method"), purpose)
+    task = (work.method or "lora") if purpose in ("finetune", "fine-tune") else purpose
+    parts = options_shown("plan")
+    every = bool(shown is not None and shown.all)
+    return plan_own(
+        model,
+        None,
+        Training(purpose=task),
+        NOTHING_FIXED,
+        NO_CODE,
+        samples=work.images,
+        price=None,
+        provider=None,
+        shown=parts(all=True) if every else parts(gpus=True),
+        json=json,
+    )
 
 
 def job_of(purpose: str, model: str | None, work: PickWork, within: Within) -> Any:

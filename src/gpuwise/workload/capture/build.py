@@ -89,7 +89,8 @@ def _of_callable(
     if (isinstance(result, (tuple, list)) and result and isinstance(result[0], nn.Module)) or _is_configuration(result):
         return build(result, request)
     if callable(result):
-        return Program(lambda: result(), name, request.batch)
+        batch = request.batch if request.batch is not None else getattr(subject, "own_batch", None)
+        return Program(lambda: result(), name, batch)
     returned = "nothing" if result is None else f"{'an' if type(result).__name__[0] in 'aeiou' else 'a'} {type(result).__name__}"
     if model_names == {"built"}:
         raise InputError(

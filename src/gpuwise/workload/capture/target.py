@@ -102,6 +102,8 @@ class _Call:
         self.target, self.batch, self.seq, self.device = target, batch, seq, device
         self.__name__ = target.attribute
         self.thing: Any = None
+        self.own_batch: int | None = None
+        """The batch that the function takes by itself, where none is asked for."""
 
     def prepare(self) -> Any:
         """The function with its keywords, or the thing itself if it is not to be called; loaded afresh."""
@@ -114,6 +116,7 @@ class _Call:
             raise InputError(f"{self.target.text} is None", hint="name a function that returns the step")
         if isinstance(thing, nn.Module) or not callable(thing):
             return thing
+        self.own_batch = None if _is_module(thing) else _default_batch(thing, self.target)
         return functools.partial(thing, **keywords_for(thing, self.target, self.batch, self.seq, self.device))
 
     def __call__(self) -> Any:
@@ -288,6 +291,17 @@ def attribute_of(module: Any, target: Target) -> Any:
             raise UnknownNameError(f"name in {target.file.name if target.file else target.module}:", part, methods, hint=hint)
         thing = getattr(thing, part)
     return thing
+
+
+def _default_batch(function: Any, target: Target) -> int | None:
+    """The value of the argument that is its batch: as set, or its default."""
+    try:
+        declared = inspect.signature(function).parameters
+    except (TypeError, ValueError):
+        return None
+    name = next((n for n in BATCH_NAMES if n in declared), None)
+    value = None if name is None else target.settings.get(name, declared[name].default)
+    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
 
 
 def keywords_for(function: Any, target: Target, batch: int | None, seq: int | None, device: str) -> dict[str, Any]:
