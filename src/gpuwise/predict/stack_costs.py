@@ -11,6 +11,8 @@ from functools import cache
 
 from gpuwise.errors import DataError, UnknownNameError
 from gpuwise.facts.hardware.accelerators import Accelerator
+from gpuwise.facts.hardware.links import is_staged
+from gpuwise.facts.hardware.systems import System
 from gpuwise.predict.coefficients import load_json
 from gpuwise.predict.estimate import Basis
 from gpuwise.workload.blocks.point import QUANTIZED
@@ -107,9 +109,19 @@ class StackCosts:
         """Standard deviation of log(measured / predicted) of a run on this many systems."""
         return self.log_sigma_many if n_systems > 1 else self.log_sigma
 
-    def under(self, strategy: Strategy, accelerator: Accelerator, *, linked: bool = True) -> StackCosts:
-        """These costs for the strategy's release and precision, with the overlaps it switches off. Tensor-parallel transfers
-        hide behind products where the GPUs are ``linked``: Transformer Engine's userbuffers need NVLink between them."""
+    def on(self, system: System, strategy: Strategy, ranks: int) -> StackCosts:
+        """:meth:`under` with what the links of ``ranks`` hide. Tensor-parallel transfers hide behind products where the GPUs are
+        linked: Transformer Engine's userbuffers need NVLink between them. Those through the host's memory hide little."""
+        costs = self.under(strategy, system.accelerator)
+        staged = ranks > 1 and is_staged(system.topology, system.accelerator.name)
+        return replace(
+            costs,
+            tp_overlap=costs.tp_overlap if system.linked else 0.0,
+            contention=max(costs.contention, STAGED_CONTENTION) if staged else costs.contention,
+        )
+
+    def under(self, strategy: Strategy, accelerator: Accelerator) -> StackCosts:
+        """These costs for the strategy's release and precision, with the overlaps it switches off."""
         release = self.last_release if strategy.release is None else strategy.release
         mature = accelerator.year + MATURE_YEARS
         years = min(self.last_release, mature) - min(max(release, self.first_release), mature)
@@ -127,7 +139,7 @@ class StackCosts:
             kernel_gap_s=self.kernel_gap_s * launches,
             layer_overhead_s=self.layer_overhead_s * launches,
             ep_overlap=self.ep_overlap if strategy.overlap_ep else 0.0,
-            tp_overlap=self.tp_overlap if strategy.overlap_tp and linked else 0.0,
+            tp_overlap=self.tp_overlap if strategy.overlap_tp else 0.0,
             dp_overlap=self.dp_overlap if strategy.overlap_dp else 0.0,
             matmul_slowdown=matmul * older,
             attention_slowdown=self.attention_slowdown * older,
@@ -136,6 +148,11 @@ class StackCosts:
         )
 
 
+STAGED_CONTENTION = 0.69
+"""``contention`` of transfers between GPUs that reach each other through the host's memory alone, the mean of two machines (LoRA
+of Llama 2 7B, sequences of 2,048 tokens, AnswerDotAI/fsdp_qlora benchmarks_03_2024.md). Two RTX 3090: 0.78, from 6.04, 10.67 and
+14.05 s a step with 1, 4 and 6 sequences under FSDP (4.75 s of gathers) and 1.72 s a sequence under DDP. Two RTX 4090: 0.59, from
+5.64 s with 6 sequences and 9.41 s with 10 and the weights in host memory, and 0.853 s a sequence under DDP."""
 MATURE_YEARS = 2.5
 """H100 (2022) rows of NeMo 24.11 to Megatron-Bridge 26.06 show no gain by release, GB200 and GB300 (2024, 2025) do."""
 

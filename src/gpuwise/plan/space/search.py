@@ -108,8 +108,11 @@ def _best_way(goal: Goal, search: Callable[[Goal], F | None]) -> tuple[F | None,
     """The best result of ``search`` for ``goal`` and for common memory-saving options, tried if nothing fits on the device
     with the requested probability or only with full recomputation; and a note if one was taken."""
     result = search(goal)
-    if result is None:
-        return None, ""
+    return (None, "") if result is None else _improved(goal, result, search)
+
+
+def _improved(goal: Goal, result: F, search: Callable[[Goal], F | None]) -> tuple[F, str]:
+    """:func:`_best_way` of the ``result`` of ``goal``."""
     best, best_note, on_device = result, "", result.by_choice or _surely(goal, result.first)
     for half, note in () if on_device else _with_half(goal, result.first):
         again = search(half)
@@ -118,10 +121,11 @@ def _best_way(goal: Goal, search: Callable[[Goal], F | None]) -> tuple[F | None,
     why = AGAIN if _repeats(goal, result.first) else ""
     for lighter, note in _lighter(goal, why if on_device else _nothing(goal)) if why or not on_device else ():
         again = search(lighter)
-        if again is None:
+        if again is None or _is_undivided(goal, again.first):
             continue
         if not on_device and _surely(goal, again.first) and not _is_faster(goal, result.first, again.first):
-            return again, note
+            further, why = _improved(lighter, again, search)
+            return further, "; ".join(filter(None, [note, why]))
         taken = _is_faster if on_device else _brings_to_device
         if taken(goal, again.first, best.first):
             best, best_note = again, note
@@ -171,9 +175,9 @@ def _worth(goal: Goal, ranked: Sequence[TrainingEstimate]) -> tuple[int, float]:
 
 
 def _with_parameters(goal: Goal, ranked: Sequence[TrainingEstimate]) -> Iterator[tuple[Goal, str]]:
-    """``goal`` with the weights offloaded beside the optimizer, and a note about it. Tried if weights are already in host
-    memory or the first does not fit with the requested probability, the user left it open, and the stack has the option (or no
-    layout of it fits but another stack has)."""
+    """``goal`` with the weights offloaded beside the optimizer, then with a chunked loss too, each with a note. Tried if weights
+    are already in host memory or the first does not fit with the requested probability, the user left it open, and the stack has
+    the option (or no layout of it fits but another stack has)."""
     wishes, first = goal.wishes, goal.bases[0]
     open_ = wishes.fixed.get("offload_optimizer") is not False and wishes.fixed.get("sharding") in (None, "zero3")
     on_gpu = first.step_in_backward or first.optimizer in BITSANDBYTES
@@ -191,7 +195,10 @@ def _with_parameters(goal: Goal, ranked: Sequence[TrainingEstimate]) -> Iterator
     bases = tuple(b.with_(offload_parameters=by_option) for b in moved.bases)
     moved = replace(moved, bases=bases, wishes=replace(wishes, fixed={**wishes.fixed, "offload_optimizer": True}))
     why = "larger micro-batches fit than" if held else _nothing(goal)
-    yield moved, f"{why} with the weights on the device, so they are in host memory too ({how})"
+    note = f"{why} with the weights on the device, so they are in host memory too ({how})"
+    yield moved, note
+    for lighter, words in _without_logits(moved, why):
+        yield lighter, f"{note}; {words}"
 
 
 def _as_pretrained(goal: Goal, ranked: Sequence[TrainingEstimate]) -> Iterator[tuple[Goal, str]]:
@@ -274,6 +281,11 @@ def _by_fsdp(goal: Goal) -> Goal | None:
     return on_stack(goal, instead, f"{TRAINER_WHY}; the whole model on every GPU does not fit, or fills it: FSDP")
 
 
+def _is_undivided(goal: Goal, ranked: Sequence[TrainingEstimate]) -> bool:
+    """Whether another stack than the goal's was taken to divide weights, and the first leaves them whole on every GPU."""
+    return any(e.strategy.stack != goal.bases[0].stack and e.strategy.sharding == "none" for e in ranked[:1])
+
+
 def _nothing(goal: Goal) -> str:
     return f"nothing fits with {100 * (1 - goal.wishes.risk):g} %"
 
@@ -281,7 +293,8 @@ def _nothing(goal: Goal) -> str:
 def _without_logits(goal: Goal, why: str) -> Iterator[tuple[Goal, str]]:
     """The chunked loss and the paged optimizer of :func:`_lighter`, which an offload leaves out: it is the GPU's alone."""
     wishes, option = goal.wishes, find_stack(goal.bases[0].stack).chunked_loss_option
-    if wishes.fused_loss is None and wishes.fine_tuning and goal.arch.lm_head and option:
+    open_ = wishes.fused_loss is None and not goal.bases[0].fused_loss
+    if open_ and wishes.fine_tuning and goal.arch.lm_head and option:
         goal = replace(goal, bases=tuple(b.with_(fused_loss=True) for b in goal.bases))
         yield goal, f"{why} with whole logits, so the loss is in chunks ({option})"
     if why != AGAIN and wishes.optimizer is None and wishes.quantized_base and not wishes.fixed.get("offload_optimizer"):

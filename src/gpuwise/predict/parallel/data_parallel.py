@@ -26,7 +26,7 @@ from gpuwise.predict.comm.groups import RankGroup, data_group, expert_data_group
 from gpuwise.predict.parallel.overlap import exposed_once
 from gpuwise.predict.parallel.shards import Stages
 from gpuwise.predict.stack_costs import StackCosts
-from gpuwise.workload.optimizer import parameter_bytes
+from gpuwise.workload.optimizer import frozen_bytes, parameter_bytes
 from gpuwise.workload.stacks.stack import find_stack
 from gpuwise.workload.strategy import SHARDINGS
 
@@ -127,7 +127,8 @@ def layer_traffic(system: System, c: Columns, shape: Stages) -> LayerTraffic:
         return LayerTraffic(nothing, nothing, nothing, nothing)
     b = parameter_bytes(c.base)
     quantized = find_stack(c.base.stack).fsdp_gathers_fp8 and c.base.precision == "fp8" and not c.base.row_scales
-    weight = FORMAT_BYTES["fp8"] if quantized else b.weight
+    gathered = min(b.weight, frozen_bytes(c.base)) if c.base.lora_rank else b.weight
+    weight = FORMAT_BYTES["fp8"] if quantized else gathered
     inner, _ = shard_group(system, c)
     per_layer = shape.dense[1] / np.maximum(shape.layers[1], 1)
     expert = shape.expert[1] / np.maximum(shape.layers[1], 1)

@@ -151,7 +151,7 @@ def step_times(
 ) -> StepTimes:
     """Time of every strategy in ``c`` on ``system``; ``point_index`` is each strategy's point in ``costs``."""
     costs_of_stack = stack_costs or find_stack_costs(c.base.stack, arch.moe is not None)
-    sc = costs_of_stack.under(c.base, system.accelerator, linked=system.linked)
+    sc = costs_of_stack.on(system, c.base, int((c.dp * c.tp * c.pp * c.cp).max()))
     sc = sc.as_timed() if costs.own_host else sc
     inputs = step_inputs(arch, system, costs, c, point_index)
     parts = composed(inputs, passes(costs, sc), sc)

@@ -170,7 +170,7 @@ def _one(
     packed_document_len: int | None,
 ) -> TrainingEstimate:
     costs, at = done.costs, int(done.point_index[i])
-    sc = find_stack_costs(strategy.stack, arch.moe is not None).under(strategy, cluster.accelerator, linked=cluster.system.linked)
+    sc = find_stack_costs(strategy.stack, arch.moe is not None).on(cluster.system, strategy, strategy.n_accelerators)
     sc = sc.as_timed() if costs.own_host else sc
     sigma, basis = spread(sc, costs, at, cluster.n_systems)
     tokens = strategy.global_batch * seq_len
