@@ -226,15 +226,23 @@ def _thousandth(value: float) -> str:
     return f"{value:,.0f}" if value >= 10 else f"{value:.2g}"
 
 
+ENERGY_KEYS = ("kwh", "operational_kgco2e", "embodied_kgco2e")
+
+
 def _energy(d: At, by_name: Mapping[str, At]) -> Iterator[Section]:
     names = dict.fromkeys([d["best"].text, "own", d["best_rent"].text])
     shown = [o for n in names if (o := by_name.get(n)) is not None and o["kwh"].expected.value is not None]
     if not shown:
         return
-    columns = [Column("way", words=True), Column("MWh", small=True)]
+    columns = [Column("way", words=True), Column("MWh", small=True), Column("its price", small=True)]
     columns += [Column("t CO2e running", small=True), Column("t CO2e making", small=True)]
-    keys = ("kwh", "operational_kgco2e", "embodied_kgco2e")
-    rows = [Row([Cell(o["label"]), *(Cell(_of(o[k], _thousandth), span(o[k], _thousandth)) for k in keys)]) for o in shown]
+
+    def cells(o: At) -> Iterator[Cell]:
+        energy, *carbon = (Cell(_of(o[k], _thousandth), span(o[k], _thousandth)) for k in ENERGY_KEYS)
+        powered = dict(o["parts_usd"].items()).get("power")
+        yield from (Cell(o["label"]), energy, Cell("in the rent" if powered is None else Number(powered, dollars)), *carbon)
+
+    rows = [Row(list(cells(o))) for o in shown]
     table: list[Block] = [Table(OWN["energy"], columns, rows)]
     if all(o["operational_kgco2e"].expected.value is None for o in shown):
         table.append(Notes(["The carbon of the electricity needs its place: --country DE"]))
