@@ -71,6 +71,10 @@ QUANTITY = re.compile(
     re.IGNORECASE,
 )
 """Numbers of things, which name nothing."""
+PICTURES = re.compile(r"\b(\d[\d,.]*\s?(?:[km]|thousand|million)?)\s(?:images?|pictures?|photos?|samples?)\b", re.IGNORECASE)
+IMAGENET_IMAGES, IMAGENET_EPOCHS = 1_281_167, 90
+"""Training images of ILSVRC 2012, and the epochs of the usual recipe (torchvision references/classification)."""
+EPOCHS = re.compile(r"\b(\d+)\sepochs?\b", re.IGNORECASE)
 WITHIN = re.compile(r"\b(?:in|within|under|less than)\s(\d+(?:\.\d+)?)\s(hour|day|week|month)s?\b")
 DAYS = {"hour": 1 / 24, "day": 1.0, "week": 7.0, "month": 365 / 12}
 RAM = re.compile(r"(\d+)\s?gb\s(?:of\s)?(?:system\s)?(?:ram|memory)\b", re.IGNORECASE)
@@ -82,7 +86,7 @@ COUNTS = (
     (re.compile(r"\beight\s(?=\S*\d)"), "8x "),
 )
 OF_NO_NAME = re.compile(r"\b(?:used|new|refurbished|second.?hand|nvidia)\s(?=\S*\d)")
-NOT_A_NAME = re.compile(r"(?:gpt|cuda|python|torch|ios|windows|ubuntu|24/7|[bt]?fp?(?:8|16|32|64)\b|\d+.*)")
+NOT_A_NAME = re.compile(r"(?:gpt|zero-?\d|cuda|python|torch|ios|windows|ubuntu|24/7|[bt]?fp?(?:8|16|32|64)\b|\d+.*)")
 """Words with digits that are no model."""
 
 
@@ -102,6 +106,8 @@ class Heard:
     weights: str | None = None
     ram: str | None = None
     deadline: str | None = None
+    samples: str | None = None
+    """Pictures to train on, all epochs together."""
     stands: str = ""
     """Which GPU stands for one that is not named, as a sentence."""
 
@@ -159,8 +165,22 @@ def hear(sentence: str) -> Heard:
         re.sub(r"[\s-]*bits?", "", form[1]) if form else None,
         memory,
         f"{float(within[1]) * DAYS[within[2]]:g}d" if within else None,
+        _samples(text),
         stands,
     )
+
+
+def _samples(text: str) -> str | None:
+    """Pictures to train on: those named, or ImageNet's, as often as there are epochs."""
+    from gpuwise.units import parse_count
+
+    epochs, pictures = EPOCHS.search(text), PICTURES.search(text)
+    if pictures is not None:
+        letters = pictures[1].replace("thousand", "k").replace("million", "m").replace(" ", "").replace(",", "").upper()
+        return f"{parse_count(letters) * float(epochs[1] if epochs else 1):.0f}"
+    if "imagenet" in text:
+        return f"{IMAGENET_IMAGES * float(epochs[1] if epochs else IMAGENET_EPOCHS):.0f}"
+    return None
 
 
 def _is_money(number: str) -> bool:
@@ -184,10 +204,11 @@ def _does(model: str | None, text: str) -> str:
     from gpuwise.facts.models.catalogue import find_model_to_run
     from gpuwise.facts.models.convnets import known_convnet
     from gpuwise.facts.models.denoisers import known_denoiser
+    from gpuwise.facts.models.trained import known_trained
 
     if (denoiser := known_denoiser(model)) is not None:
         return VIDEO if denoiser.frames else IMAGE
-    if known_convnet(model) is not None:
+    if known_convnet(model) is not None or known_trained(model) is not None:
         return VISION
     with suppress(InputError):
         arch = find_model_to_run(model)
@@ -280,6 +301,7 @@ def _model(words: list[str]) -> str | None:
     from gpuwise.facts.models.catalogue import known_names
     from gpuwise.facts.models.convnets import known_convnet
     from gpuwise.facts.models.denoisers import known_denoiser
+    from gpuwise.facts.models.trained import known_trained
 
     name = "-".join(words)
     for spelling in dict.fromkeys((name, " ".join(words))):
@@ -287,6 +309,8 @@ def _model(words: list[str]) -> str | None:
             return found.id
         if spelling in known_names():
             return _usual_of(spelling)
+        if known_trained(spelling) is not None:
+            return spelling
     ends_with_gpu = len(words) > 1 and _device(words[-1]) is not None
     if re.search(r"[a-z].*\d|\d.*[a-z]", name) and not SIZE.fullmatch(name) and not ends_with_gpu:
         with suppress(InputError):

@@ -11,10 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpuwise.cli.asked import asking
-from gpuwise.cli.heard import TEXT, Heard, hear
+from gpuwise.cli.heard import IMAGE, TEXT, VIDEO, Heard, hear
 from gpuwise.errors import GpuwiseError, InputError, nearest_names
 from gpuwise.files import read_text
 
+USUAL_GPU = "4090"
+"""Stands for a GPU that is not named."""
 RUNS = ("profile", "tune", "memory")
 """Commands that run a script or read a recording."""
 
@@ -64,6 +66,8 @@ def answer(words: Sequence[str], ask: Callable[[Sequence[str]], int]) -> int:
         sys.stdout.write(f"No model is named: {heard.model_or_example} stands for it\n")
     if heard.stands and heard.on in first.words:
         sys.stdout.write(f"{heard.stands}\n")
+    elif not heard.gpus and USUAL_GPU in first.words:
+        sys.stdout.write(f"No GPU is named: {USUAL_GPU} stands for it\n")
     _print(found[1:])
     return code
 
@@ -132,7 +136,10 @@ def _finetune(h: Heard) -> Iterator[Offer]:
     if h.tokens and re.search(r"how long|hours|days|cost|how much", h.text):
         way = () if whole else quantized or ("--lora",)
         yield Offer("How long does it take?", ("plan", h.model_or_example, *h.on_gpus, "--tokens", h.tokens, *way))
-    if not h.gpus and not re.search(CHOOSES, h.text) and not _has_gpu():
+    if h.does in (IMAGE, VIDEO) and not h.gpus and h.budget_usd is None:
+        method = next((m for m in ("qlora", "lora", "dreambooth") if m in h.text), "finetune")
+        yield Offer("How much memory does it take?", ("fit", h.model_or_example, "--on", USUAL_GPU, "--for", method))
+    elif not h.gpus and not re.search(CHOOSES, h.text) and not _has_gpu():
         yield from _pick(h)
     elif h.gpus or (h.budget_usd is None and not re.search(CHOOSES, h.text)):
         both = whole and re.search(r"\blora", h.text)
@@ -194,6 +201,13 @@ def _serve(h: Heard) -> Iterator[Offer]:
     yield Offer("Which GPUs and how many serve them?", ("capacity", h.model_or_example, *h.on_gpus, *users))
 
 
+def _per_token(h: Heard) -> Iterator[Offer]:
+    """What tokens cost where a model that is named writes them."""
+    if h.model is not None and not re.search(TRAINS, h.text):
+        users = ("--users", str(h.users or 100))
+        yield Offer("What does a million tokens cost?", ("capacity", h.model, *h.on_gpus, *users))
+
+
 def _how_many(h: Heard) -> Iterator[Offer]:
     """GPUs, of a model that is not trained."""
     users = ("--users", str(h.users)) if h.users else ()
@@ -207,6 +221,11 @@ def _memory(h: Heard) -> Iterator[Offer]:
 
 
 def _plan(h: Heard) -> Iterator[Offer]:
+    if h.does != TEXT:
+        lora = ("--for", "lora") if "lora" in h.text else ()
+        samples = ("--samples", h.samples) if h.samples else ()
+        yield Offer("How long does it take to train?", ("plan", h.model_or_example, *h.on_gpus, *lora, *samples))
+        return
     tokens = ("--tokens", h.tokens) if h.tokens else ("--tokens", "1B") if h.gpus else ()
     within = ("--deadline", h.deadline) if h.deadline else ()
     yield Offer("How long and how much does it take to train?", ("plan", h.model_or_example, *h.on_gpus, *tokens, *within))
@@ -280,6 +299,7 @@ RULES: tuple[tuple[str, Callable[[Heard], Iterator[Offer]]], ...] = (
         r"(?:gpu|card) (?:\w+ )?(?:working|broken|healthy|ok)",
         _command("Is this machine ready?", "doctor"),
     ),
+    (r"(?:cost|price|much|\$).*(?:1m|a million|per million|million) (?:\w+ )?tokens|tokens? (?:cost|price)", _per_token),
     (r"\bpower\b|\bwatts?\b|electricity|\benergy", _energy),
     (r"\brent\b.*\bor\b.*\b(?:buy|own)\b|\b(?:buy|own)\b.*\bor\b.*\brent\b", _own),
     (r"(?:how much|what) (?:\w+ )?(?:v?ram|memory)\b|\bv?ram (?:requirement|need|usage)", _memory),
@@ -295,7 +315,7 @@ RULES: tuple[tuple[str, Callable[[Heard], Iterator[Offer]]], ...] = (
     (r"compare|\bvs\b|versus|better|faster|slower|difference|\bor\b|worth|over|instead|upgrade", _compare),
     (r"\btrain|pre.?train", _plan),
     (
-        r"\brun\b|infer|chat|\bfits?\b|load|ollama|llama\.cpp|local|tokens (?:per|a) second|tok/s|how fast|speed|"
+        r"\brun\b|infer|chat|\bfits?\b|load|ollama|llama\.cpp|local|tokens (?:per|a) second|tok/s|how fast|\bspeed|"
         r"transcrib|generat|enough|vllm|sglang|quantiz",
         _run,
     ),

@@ -214,7 +214,8 @@ def _serving(names: Sequence[str], rows: Sequence[FigureRow]) -> str:
         return ""
     order = ranking(one)
     if not order:
-        return "None of them can serve it." if len(names) > 2 else "Neither can serve it."
+        why = listed(f"{names[i]} {c.words}" for i, c in enumerate(one.cells) if c.words)
+        return f"{'None of them' if len(names) > 2 else 'Neither'} can serve it{f': {why}' if why else ''}."
     parts: list[str] = []
     batch = (many, "full batches") if alike is None else (alike, f"{alike.title.removesuffix(' on each')} at once")
     for row, doing in ((one, "one sequence"), batch):
