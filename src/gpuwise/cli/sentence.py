@@ -115,6 +115,11 @@ def _of_names(h: Heard) -> Iterator[Offer]:
 
 
 def _run(h: Heard) -> Iterator[Offer]:
+    batch = re.search(r"batch (?:size )?(?:of )?([2-9]|[1-9]\d+)\b", h.text)
+    if batch is not None and h.does == TEXT and h.gpus:
+        weights = ("--weights", h.weights) if h.weights and re.match("fp8|int4|nvfp4|mxfp4", h.weights) else ()
+        words = ("op", "decode", h.model_or_example, *h.on_gpus, "--batch", batch[1], *weights)
+        yield Offer("How fast do so many at once write?", words)
     if h.gpus or h.budget_usd is None:
         options = (("--weights", h.weights), ("--context", h.context), ("--ram", h.ram if h.gpus else None))
         given = [word for option, value in options if value for word in (option, value)]
@@ -302,7 +307,7 @@ RULES: tuple[tuple[str, Callable[[Heard], Iterator[Offer]]], ...] = (
     (r"(?:cost|price|much|\$).*(?:1m|a million|per million|million) (?:\w+ )?tokens|tokens? (?:cost|price)", _per_token),
     (r"\bpower\b|\bwatts?\b|electricity|\benergy", _energy),
     (r"\brent\b.*\bor\b.*\b(?:buy|own)\b|\b(?:buy|own)\b.*\bor\b.*\brent\b", _own),
-    (r"(?:how much|what) (?:\w+ )?(?:v?ram|memory)\b|\bv?ram (?:requirement|need|usage)", _memory),
+    (r"(?:how much|what) (?:\w+ )?(?:v?ram|memory)\b|\bkv.?cache|\bv?ram (?:requirement|need|usage)", _memory),
     (r"\b(?:grpo|rloo|ppo|dpo)\b", _learn_from_answers),
     (r"fine.?tun|\blora|qlora|adapt", _finetune),
     (CHOOSES, _pick),
