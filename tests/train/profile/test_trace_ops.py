@@ -115,3 +115,19 @@ def test_a_slow_convolution_is_named_with_what_the_card_could(kineto: Any, tmp_p
     # three times 103 MB at 3.35 TB/s are 92 microseconds
     assert slower["add"].expected_s == pytest.approx(9.2e-5, rel=0.3)
     assert slower["add"].lost_s < 6e-5
+
+
+def test_a_call_that_was_interrupted_once_is_timed_as_the_others(kineto: Any, tmp_path: Path) -> None:
+    """Five steps of two products and an addition; another program has the processor in one of each."""
+    trace = kineto()
+    for n in range(5):
+        t = n * STEP
+        trace.step(n, t, STEP)
+        for call in range(2):
+            trace.op("aten::mm", t + 100 + 4000 * call, 3000 if (n, call) == (3, 1) else 200, [[256, 256], [256, 256]], "float")
+        trace.op("aten::add", t + 8000, 1500 if n == 1 else 100, [[1024, 1024], [1024, 1024]], "float")
+    data = profile_traces([trace.write(tmp_path / "trace.json")]).data
+    (product,) = data.products
+    assert (product.count, product.seconds) == (2, pytest.approx(400e-6 * data.factor))
+    (add,) = trace_ops_of(data)
+    assert add.seconds == pytest.approx(100e-6 * data.factor)

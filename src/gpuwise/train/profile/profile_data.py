@@ -35,6 +35,8 @@ LAUNCH_S = 10e-6
 """A kernel shorter than it takes to launch one: 5 to 20 us (HolisticTraceAnalysis, documentation of its launch statistics)."""
 WAITING_CALL_S = 20e-6
 """Length of a driver call above which it waits for the device: longer than any launch of the same source."""
+FEWEST_STEPS = 3
+"""Steps from which a median leaves one out."""
 BUSY_ENOUGH = 0.9
 """Share of the step above which a busy device is not slowed down by the host."""
 
@@ -263,7 +265,12 @@ class ProfileData:
             return []
         trace, products = self.trace, dict[tuple[Any, ...], Product]()
         seconds, names = self._seconds_of_ops()
-        for row, own_s in zip(self.host_ops.tolist(), self.own_s(self.host_ops).tolist(), strict=True):
+        rows: list[int] = []
+        spent: list[float] = []
+        keys: list[tuple[Any, ...]] = []
+        order = np.argsort(trace.start_s[self.host_ops], kind="stable")
+        ops = self.host_ops[order]
+        for row, own_s in zip(ops.tolist(), self.own_s(ops).tolist(), strict=True):
             product = product_of(trace.text(row), trace.inputs(row))
             if product is None:
                 continue
@@ -271,12 +278,32 @@ class ProfileData:
             if entry.count == 0:
                 entry.first_s = float(trace.start_s[row])
             entry.count += 1
-            entry.seconds += seconds.get(row, 0.0 if self.on_gpu else own_s)
+            rows.append(row)
+            spent.append(seconds.get(row, 0.0 if self.on_gpu else own_s))
+            keys.append(key_of(product))
             entry.kernels |= names.get(row, set())
-        for product in products.values():
-            product.seconds *= self.factor / self.n_steps
+        steady = self.steady_s(np.array(rows, dtype=np.int64), keys, spent)
+        for key, product in products.items():
+            product.seconds = steady[key] * self.factor
             product.count = round(product.count / self.n_steps)
         return sorted(products.values(), key=lambda p: -p.seconds)
+
+    def steady_s(self, rows: Ints, keys: Sequence[Any], seconds: Sequence[float]) -> dict[Any, float]:
+        """Seconds a step by key, of rows that began one after the other. Where every step made the same calls: the sum of each
+        call's median over the steps, so that one which another program interrupted does not count; else the mean."""
+        calls: dict[Any, list[list[float]]] = {}
+        begins = np.zeros(1) if self.steps is None else self.steps.windows[:, 0]
+        moments = np.zeros(0) if self.trace is None else self.trace.start_s[rows]
+        at: list[int] = np.clip(np.searchsorted(begins, moments, side="right") - 1, 0, self.n_steps - 1).tolist()
+        for step, key, spent in zip(at, keys, seconds, strict=True):
+            if key not in calls:
+                calls[key] = [list[float]() for _ in range(self.n_steps)]
+            calls[key][step].append(spent)
+        found: dict[Any, float] = {}
+        for key, of_steps in calls.items():
+            same = self.n_steps >= FEWEST_STEPS and len({len(step) for step in of_steps}) == 1
+            found[key] = float(np.median(of_steps, axis=0).sum()) if same else sum(map(sum, of_steps)) / self.n_steps
+        return found
 
     def _seconds_of_ops(self) -> tuple[dict[int, float], dict[int, set[str]]]:
         """Seconds and names of the kernels by the operation that launched them."""

@@ -149,15 +149,18 @@ def trace_ops_of(data: ProfileData) -> list[TraceOp]:
     is_op = trace.named(KNOWN_OPS.__contains__)
     rows = _outermost(trace, data.host_ops[is_op[data.host_ops]])
     seconds = op_seconds(data, trace, rows)
+    keys = list(zip(trace.name[rows].tolist(), trace.detail[rows].tolist(), strict=True))
     ops: dict[tuple[int, int], TraceOp | None] = {}
-    for row, spent in zip(rows.tolist(), seconds.tolist(), strict=True):
-        key = (int(trace.name[row]), int(trace.detail[row]))
+    for row, key in zip(rows.tolist(), keys, strict=True):
         if key not in ops:
             ops[key] = _trace_op(trace.text(row), trace.inputs(row))
         op = ops[key]
         if op is not None:
             op.count += 1.0 / data.n_steps
-            op.seconds += spent * data.factor / data.n_steps
+    for key, spent in data.steady_s(rows, keys, seconds.tolist()).items():
+        op = ops[key]
+        if op is not None:
+            op.seconds = spent * data.factor
     return [w for w in ops.values() if w is not None and w.seconds > 0]
 
 
