@@ -55,6 +55,51 @@ def test_a_plain_loop(run, tmp_path, workers):
     assert not journal.of("child"), "workers of a loader are no training processes"
 
 
+ACTOR_CRITIC = """
+import copy, torch
+from torch import nn
+actor, critic = nn.Sequential(nn.Linear(3, 8), nn.Linear(8, 2)), nn.Sequential(nn.Linear(5, 8), nn.Linear(8, 1))
+actor_target, critic_target = copy.deepcopy(actor), copy.deepcopy(critic)
+of_actor, of_critic = torch.optim.Adam(actor.parameters()), torch.optim.Adam(critic.parameters())
+memory = torch.randn(512, 3)
+for step in range(40):
+    for _ in range(5):
+        with torch.no_grad():
+            actor(torch.randn(1, 3))  # an action
+    state = memory[torch.randint(0, 512, (64,))]
+    with torch.no_grad():
+        target = critic_target(torch.cat([state, actor_target(state)], 1))
+    loss = (critic(torch.cat([state, torch.randn(64, 2)], 1)) - target).pow(2).mean()
+    of_critic.zero_grad(); loss.backward(); of_critic.step()
+    if step % 2:
+        loss = -critic(torch.cat([state, actor(state)], 1)).mean()
+        of_actor.zero_grad(); loss.backward(); of_actor.step()
+"""
+
+
+def test_samples_are_those_that_are_learnt_from(run):
+    """64 a critic's update, and the actor's 64 again: none for actions, targets, or a critic of the actor's own actions."""
+    ticks = run(ACTOR_CRITIC).journal.ticks
+    assert len(ticks) == 60
+    assert ticks[59].samples - ticks[29].samples == 20 * 64 + 10 * 64
+
+
+FULL_BATCH = """
+import torch
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), 0.01)
+x = torch.randn(32, 4)
+for _ in range(20):
+    loss = model(x).pow(2).mean()
+    optimizer.zero_grad(); loss.backward(); optimizer.step()
+"""
+
+
+def test_the_same_batch_again_is_learnt_from_again(run):
+    ticks = run(FULL_BATCH).journal.ticks
+    assert ticks[19].samples - ticks[9].samples == 10 * 32
+
+
 def test_phases_add_up_to_no_more_than_the_step(run, tmp_path):
     for step in run(plain(), str(tmp_path / "m.pt")).journal.steps:
         assert step.data_s + step.forward_s + step.backward_s + step.optimizer_s <= step.wall_s * 1.001 + 1e-6

@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import os
 import time
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from typing import Any
@@ -26,6 +27,7 @@ from gpuwise.train.hook.describe import describe_loader, describe_model, describ
 from gpuwise.train.hook.run_queue import RunQueue, WorkerQueue
 from gpuwise.train.ticks import BY_BACKWARD, CLOSURE, DISCOVERY_TICKS, QUEUED, Tick
 from gpuwise.workload.capture.device.patching import Patches
+from gpuwise.workload.capture.ops.nested import tensors_in
 
 IDLE_PASSES = 256
 """Backward passes without a step of any optimizer after which the loop is assumed to update its parameters itself although it
@@ -80,6 +82,8 @@ class Watch:
         self._optimizers: dict[int, tuple[int, Any]] = {}
         self._loaders: dict[int, Any] = {}
         self._roots: dict[int, Any] = {}
+        self._taken: list[tuple[weakref.ref[torch.Tensor], int]] = []
+        """Batches that are alive, and the module that was given each first."""
         self._learning: dict[int, bool] = {}
         self._unread_losses: list[tuple[int, Any]] = []
         self._unscaled: tuple[int, Any] | None = None
@@ -344,10 +348,23 @@ class Watch:
             if not self._learns(module):
                 return
             self._counts["forward"] += 1
-            if not self._loaders:
+            if not self._loaders and self._is_new(module, (args, dict(kwargs))):
                 samples, tokens = size_of((args, dict(kwargs)))
                 self._counts["samples"] += samples
                 self._counts["tokens"] += tokens
+
+    def _is_new(self, module: Any, given: Any) -> bool:
+        """Whether a pass learns from samples of its own: a pass without gradients (a target network, an action for an
+        environment), one on what another network made, and a second network on the same batch take no new ones."""
+        first = next(iter(tensors_in(given)), None)
+        if first is None or not torch.is_grad_enabled() or first.requires_grad:
+            return False
+        # not held: a batch lives as long as it would without the watch
+        self._taken = [(tensor, by) for tensor, by in self._taken if tensor() is not None]
+        by = next((by for tensor, by in self._taken if tensor() is first), None)
+        if by is None:
+            self._taken.append((weakref.ref(first), id(module)))
+        return by in (None, id(module))
 
     def _forward_ends(self, module: Any, args: Any, output: Any) -> None:
         if self._open == "forward" and self._forward_by == id(module):
