@@ -1,0 +1,117 @@
+"""Pairs and triples of options that the parser takes: an answer that its schema describes, or a refusal with a hint."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import math
+import time
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.fuzz.valid_lines import BASES, line
+from tools.docs.reference_answers import document_name
+
+from gpuwise.cli.app import run
+
+SCHEMA = Path(__file__).parents[2] / "docs" / "reference" / "answers.schema.json"
+LONGEST_S = 60.0
+"""Processor seconds after which a question hangs: the slowest of some 2,500 took 14."""
+N_DEFAULT, N_SLOW = 150, 2000
+STEP = 5
+
+
+@cache
+def validator(name: str) -> Any:
+    jsonschema = pytest.importorskip("jsonschema")
+    schema = json.loads(SCHEMA.read_text(encoding="utf-8"))
+    place = f"#/$defs/{name if name == 'refusal' else document_name(name)}"
+    return jsonschema.Draft202012Validator({"$ref": place, "$defs": schema["$defs"]})
+
+
+def faults(words: list[str]) -> list[str]:
+    """What is wrong with the answer of a command line; empty for a good one."""
+    out, err = io.StringIO(), io.StringIO()
+    began = time.process_time()
+    try:
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            code = run([*words, "--json"])
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - what a person would see as a traceback
+        return [f"{type(error).__name__}: {error}"]
+    found: list[str] = []
+    if time.process_time() - began > LONGEST_S:
+        found.append(f"{time.process_time() - began:.0f} s of processor time")
+    printed, said = out.getvalue(), err.getvalue()
+    if code not in (0, 1, 2):
+        found.append(f"exit code {code}")
+    if "Traceback" in printed + said:
+        found.append("a traceback")
+    try:
+        document = json.loads(printed.strip().split("\n")[-1])
+    except ValueError:
+        return [*found, f"no JSON: {printed[-200:]!r} {said[-200:]!r}"]
+    refused = code == 2
+    if refused and not (said.startswith("error: ") and "\nhint: " in said):
+        found.append(f"a refusal without a hint: {said[:200]!r}")
+    wrong = next(iter(validator("refusal" if refused else words[0]).iter_errors(document)), None)
+    if wrong is not None:
+        found.append(f"not by the schema: {wrong.json_path} {wrong.message[:150]}")
+    for path, value in numbers(document):
+        if not math.isfinite(value):
+            found.append(f"{path} is {value}")
+    for path, low, middle, high in intervals(document):
+        slack = 1e-9 * abs(middle)
+        if not low <= middle + slack or not middle <= high + slack:
+            found.append(f"{path}: {low} to {high} around {middle}")
+    return found
+
+
+def numbers(value: Any, path: str = "$") -> Iterator[tuple[str, float]]:
+    if isinstance(value, float):
+        yield path, value
+    elif isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from numbers(inner, f"{path}.{key}")
+    elif isinstance(value, list):
+        for i, inner in enumerate(value):
+            yield from numbers(inner, f"{path}[{i}]")
+
+
+def intervals(value: Any, path: str = "$") -> Iterator[tuple[str, float, float, float]]:
+    """Estimates of a document with both ends."""
+    if isinstance(value, Mapping):
+        ends = [value.get(k) for k in ("low", "expected", "high")]
+        if all(isinstance(e, int | float) for e in ends):
+            yield path, *ends  # type: ignore[misc]
+        for key, inner in value.items():
+            yield from intervals(inner, f"{path}.{key}")
+    elif isinstance(value, list):
+        for i, inner in enumerate(value):
+            yield from intervals(inner, f"{path}[{i}]")
+
+
+def check(seeds: range, monkeypatch: pytest.MonkeyPatch, home: Path) -> None:
+    monkeypatch.setenv("GPUWISE_HOME", str(home))
+    monkeypatch.setenv("GPUWISE_RECORDS", str(home / "records.db"))
+    found = {" ".join(words): wrong for seed in seeds if (wrong := faults(words := line(seed)))}
+    assert not found, json.dumps(found, indent=1)
+
+
+@pytest.mark.parametrize("first", range(0, N_DEFAULT, STEP))
+def test_lines_of_valid_options_are_answered(first: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    check(range(first, first + STEP), monkeypatch, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", range(N_DEFAULT, N_DEFAULT + N_SLOW, 10 * STEP))
+def test_more_lines_of_valid_options_are_answered(first: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    check(range(first, first + 10 * STEP), monkeypatch, tmp_path)
+
+
+def test_every_command_has_options_to_draw() -> None:
+    drawn = {word for seed in range(400) for word in line(seed) if word.startswith("--")}
+    assert len(drawn) > 150 and {line(i)[0] for i in range(len(BASES))} == {c.split()[0] for c in BASES}
