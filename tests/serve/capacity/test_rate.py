@@ -17,9 +17,9 @@ from gpuwise.serve.capacity.commands import load_tests, start_commands
 from gpuwise.serve.capacity.configurations import Configuration, Requirements, layouts, refined
 from gpuwise.serve.capacity.document import capacity_document, timeline
 from gpuwise.serve.capacity.fleet import Demand, accelerators_of, copies_on, fleet_for
-from gpuwise.serve.capacity.rate import curve, knee_rate, largest_rate, operate, operate_within, rate_estimate
+from gpuwise.serve.capacity.rate import alone, curve, full_rate, knee_rate, largest_rate, operate, operate_within, rate_estimate
 from gpuwise.serve.capacity.saturation import WORDS, kv_fill, saturation_of, why_missed
-from gpuwise.serve.capacity.search import frontier, search, throughput
+from gpuwise.serve.capacity.search import BETTER, frontier, matters, search, throughput
 from gpuwise.serve.engines.engine import tensor_parallel
 from gpuwise.serve.engines.settings import Settings
 from gpuwise.serve.load.load import Load
@@ -96,6 +96,25 @@ def test_queues_grow_beyond_the_knee_and_no_latency_is_given_there() -> None:
     assert not beyond.met
     assert beyond.latency("ttft", 50) is None
     assert operate(configuration(), SHORT, 0.3 * knee, (), N).latency("ttft", 50) is not None
+
+
+def test_the_knee_is_the_same_from_a_point_that_keeps_it() -> None:
+    plain = knee_rate(configuration(), SHORT, N)
+    full = full_rate(configuration(), SHORT, N)
+    kept = operate(configuration(), SHORT, 0.4 * full, (), N)
+    nobody = alone(configuration(), SHORT, (), N, full)
+    assert knee_rate(configuration(), SHORT, N, kept=kept, unloaded=nobody).rate_per_s == plain.rate_per_s
+
+
+def test_an_option_that_no_step_reaches_is_not_searched() -> None:
+    """A maximum of sequences above all that were there at once captures fewer graphs and gains nothing."""
+    targets = parse_targets("ttft_p95=300ms,tpot_p95=30ms")
+    limit = largest_rate(configuration(), SHORT, targets, n=N)
+    assert limit.best is not None
+    there = int((limit.best.run.stretches.running + limit.best.run.stretches.waiting).max())
+    above, below = configuration(sequences=there + 1), configuration(sequences=there // 4)
+    assert not matters(above, limit) and matters(below, limit) and matters(configuration(tokens=256), limit)
+    assert largest_rate(above, SHORT, targets, n=N).rate_per_s < BETTER * limit.rate_per_s
 
 
 def test_the_interval_holds_the_rate_and_narrows_with_surer_steps() -> None:

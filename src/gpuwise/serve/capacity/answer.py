@@ -345,8 +345,8 @@ def _knee(limit: Limit, load: Load, n: int) -> float:
         return limit.rate_per_s
     stable = above or limit.best
     assert stable is not None
-    kept = replace(stable, attained=())  # regardless of latency
-    return max(knee_rate(limit.configuration, load, n, limit.full_per_s, kept).rate_per_s, limit.rate_per_s)
+    kept, nobody = (replace(p, attained=()) for p in (stable, limit.alone))  # regardless of latency
+    return max(knee_rate(limit.configuration, load, n, limit.full_per_s, kept, nobody).rate_per_s, limit.rate_per_s)
 
 
 def _with_users(

@@ -243,8 +243,13 @@ def alone(
     configuration: Configuration, load: Load, targets: Sequence[Target], n: int, full_per_s: float, *, seed: int = 0
 ) -> Point:
     """The point of requests without others. Raises as :func:`operate`."""
-    few = min(n, ALONE_REQUESTS) if isinstance(load.source, Workload) and load.source.shares_nothing else n
+    few = min(n, ALONE_REQUESTS) if is_alike(load) else n
     return operate(configuration, load, ALONE * full_per_s, targets, few, seed=seed)
+
+
+def is_alike(load: Load) -> bool:
+    """Whether few requests, alone, are as many: they share nothing."""
+    return isinstance(load.source, Workload) and load.source.shares_nothing
 
 
 def keeps(configuration: Configuration, load: Load, rate_per_s: float, targets: Sequence[Target], n: int) -> Point | None:
@@ -266,23 +271,27 @@ def largest_rate(
     known: Point | None = None,
     with_missed: bool = True,
     enough_per_s: float = math.inf,
+    unloaded: Point | None = None,
 ) -> Limit:
     """The largest rate within ``targets``, within ``resolution``; without ``with_missed`` the first failing rate is not
     determined. ``known`` is a point with the same requests: where it meets the targets, a lower bound of the limit. A good
     ``guess_per_s`` only reduces the number of simulated rates: rates of the search's path above a failing one, or below a
     passing one, need no simulation. Long runs are not guessed above the full rate; short ones, which exceed it until their queues
-    show, are refused. If ``enough_per_s`` passes, it is the limit. Raises as :func:`operate`."""
-    full = full_per_s or full_rate(configuration, load, n)
-    nobody, settle = alone(configuration, load, targets, n, full, seed=seed), n >= FINAL_REQUESTS
+    show, are refused. If ``enough_per_s`` passes, it is the limit. ``unloaded`` is the point of requests alone, where that is
+    known. Raises as :func:`operate`."""
+    full, settle = full_per_s or full_rate(configuration, load, n), n >= FINAL_REQUESTS
+    nobody = unloaded or alone(configuration, load, targets, n, full, seed=seed)
     if not nobody.surely_met:
         return Limit(configuration, None, nobody, None, full)
     seen: dict[float, Point | None] = {nobody.rate_per_s: nobody}  # None: missed, as was seen on the way
     if known is not None:
         seen[known.rate_per_s] = known
-        guess_per_s = known.rate_per_s
+        guess_per_s = known.rate_per_s if targets else None  # without targets the limit is near the full rate
     if settle and targets and (known is None or known.met):
         few, rough = GUESS_REQUESTS, GUESS_RESOLUTION
-        short = largest_rate(configuration, load, targets, n=few, seed=seed, full_per_s=full, resolution=rough, with_missed=False)
+        same = nobody if is_alike(load) else None
+        rough_limit = partial(largest_rate, configuration, load, targets, seed=seed, full_per_s=full, with_missed=False)
+        short = rough_limit(n=few, resolution=rough, unloaded=same)
         guess_per_s = max(short.rate_per_s, guess_per_s or 0.0) or None
 
     @cache
@@ -428,10 +437,15 @@ def _ratio_at(known: Sequence[tuple[float, float]], rate_per_s: float) -> float:
 
 
 def knee_rate(
-    configuration: Configuration, load: Load, n: int, full_per_s: float | None = None, kept: Point | None = None
+    configuration: Configuration,
+    load: Load,
+    n: int,
+    full_per_s: float | None = None,
+    kept: Point | None = None,
+    unloaded: Point | None = None,
 ) -> Limit:
     """The largest rate at which no queue grows, regardless of latency; ``kept`` is a point with the same number of requests
-    and no growing queue. Raises as :func:`operate`."""
+    and no growing queue, ``unloaded`` that of requests alone. Raises as :func:`operate`."""
     return largest_rate(
         configuration,
         load,
@@ -441,6 +455,7 @@ def knee_rate(
         known=kept,
         resolution=KNEE_RESOLUTION,
         with_missed=False,
+        unloaded=unloaded,
     )
 
 

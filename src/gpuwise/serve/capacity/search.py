@@ -40,6 +40,7 @@ from gpuwise.serve.capacity.rate import (
     largest_rate,
     mean_lengths,
 )
+from gpuwise.serve.capacity.saturation import FULL_SHARE, kv_fill
 from gpuwise.serve.engines.engine import DEFAULT_ENGINE
 from gpuwise.serve.load.load import Load
 from gpuwise.serve.load.targets import Target
@@ -165,13 +166,13 @@ class _Rank:
         fewer = self.accelerators(limit) - self.accelerators(self.best)
         return fewer < 0 or (fewer == 0 and self.carried(limit) > self.carried(self.best) * self.more(limit.configuration))
 
-    def at_best(self, ranks: int, bound: float, peak_per_s: float | None) -> tuple[float, float]:
-        """Evaluation order of replicas of ``ranks`` accelerators with at most the rate ``bound``: the comparison of
-        :meth:`takes` for that bound."""
+    def at_best(self, way: Way, peak_per_s: float | None) -> tuple[float, float]:
+        """Evaluation order: the comparison of :meth:`takes` for the fewest accelerators of ``way`` and the rate it promises."""
+        bound, ranks = way.bound_per_s, way.configuration.ranks
         if bound == math.inf:
             return math.inf, 0.0
         few = 1 if peak_per_s is None else accelerators_of(self.cluster.system, ranks, copies_for(peak_per_s, bound))
-        return few, -bound * copies_on(self.cluster, ranks)
+        return few, -way.promise_per_s * copies_on(self.cluster, ranks)
 
     def needed_per_s(self, configuration: Configuration) -> float:
         """Requests per second that a replica must reach to beat the best."""
@@ -251,7 +252,7 @@ def search(
     every = [c for c in able if c.ranks <= most_ranks]
     plain = (Way(c, most_rate(c, load, n)) for c in _narrow(every))
     ways = list(ways_of(linked(every), load, targets, n) if refine else plain)
-    for i, way in enumerate(sorted(ways, key=lambda w: rank.at_best(w.configuration.ranks, w.promise_per_s, most)), 1):
+    for i, way in enumerate(sorted(ways, key=lambda w: rank.at_best(w, most)), 1):
         limit, bound, configuration = None, way.bound_per_s, way.configuration
         if bound >= rank.needed_per_s(configuration):
             over = 0.0 if refine or bound == math.inf else first_token_ratio(configuration, load, targets, n)
@@ -268,9 +269,10 @@ def search(
     if rank.best is not None and refine:
         kept = [x for x in found if x.best is not None]
         for start in sorted(kept, key=lambda x: (rank.accelerators(x), -rank.carried(x)))[:REFINED]:
-            for configuration in refined(start.configuration):
-                if rank.needed_per_s(configuration) < math.inf:
-                    look(configuration)
+            others = [way_of(c, load, targets, n) for c in refined(start.configuration) if matters(c, start)]
+            for way in sorted(others, key=lambda w: -w.promise_per_s):
+                if rank.needed_per_s(way.configuration) < math.inf:
+                    look(way.configuration)
     copies = 0 if rank.best is None else copies_on(cluster, rank.ranks)
     each = (w.bound_per_s / w.configuration.ranks for w in ways)
     most_each = max((bound for bound in each if bound < math.inf), default=math.inf)
@@ -308,6 +310,17 @@ def way_of(configuration: Configuration, load: Load, targets: Sequence[Target], 
     bound = most_rate(configuration, load, n)
     taken = 0.0 if bound == math.inf else first_token_ratio(configuration, load, targets, n)
     return Way(configuration, bound, taken)
+
+
+def matters(changed: Configuration, limit: Limit) -> bool:
+    """Whether an option of ``changed`` may gain where ``limit`` was found without it: a maximum of sequences above all that were
+    there at once only captures fewer graphs, and leaves more of a cache that was not full."""
+    assert limit.best is not None
+    own, options = limit.configuration.server.options, changed.server.options
+    if own.max_num_batched_tokens != options.max_num_batched_tokens or kv_fill(limit.best) > FULL_SHARE:
+        return True
+    there = limit.best.run.stretches.running + limit.best.run.stretches.waiting
+    return int(there.max()) >= (options.max_num_seqs or 0)
 
 
 def _every(arch: Architecture, cluster: Cluster, load: Load, wanted: Requirements) -> Iterable[Configuration]:
