@@ -140,23 +140,31 @@ class CapacityRanking:
         return replace(self, options=options, mixed=_mixed(options, demand, limits))
 
     def answered(
-        self, ask: Callable[[Option], Draft], load: Load, targets: Sequence[Target], demand: Demand, limits: Limits
+        self,
+        ask: Callable[[Option], Draft],
+        load: Load,
+        targets: Sequence[Target],
+        demand: Demand,
+        limits: Limits,
+        *,
+        compare: bool = True,
     ) -> tuple[CapacityRanking, Capacity]:
         """The options and the full answer of the cheapest. The first is simulated at length, and then every other that may cost
-        less; only the one that is first in the end is completed."""
+        less; only the one that is first in the end is completed, and with ``compare`` beside its other layouts."""
         ranked, drafts = self, dict[str, Draft]()
         while (option := ranked._to_ask(drafts, load, targets)) is not None:
             draft = drafts[option.name] = ask(option)
             ranked = ranked.with_answer(option, draft.limit, None if draft.limit is None else draft.fleet(), demand, limits)
         first = (ranked.options or self.options)[0]
-        answer = drafts[first.name].completed(suggest=False)
+        answer = drafts[first.name].completed(suggest=False, compare=compare)
         if answer.served is not None:
             return ranked.with_answer(first, answer.served.limit, answer.served.fleet, demand, limits), answer
         if ranked.options:
             ranked = ranked.with_answer(first, None, None, demand, limits)
         if ranked.options:
-            return ranked.answered(lambda option: drafts.get(option.name) or ask(option), load, targets, demand, limits)
-        return ranked, drafts[first.name].completed()
+            again = (load, targets, demand, limits)
+            return ranked.answered(lambda option: drafts.get(option.name) or ask(option), *again, compare=compare)
+        return ranked, drafts[first.name].completed(compare=compare)
 
     def _to_ask(self, asked: Collection[str], load: Load, targets: Sequence[Target]) -> Option | None:
         """The first option, or the first of the others that may cost less; None once all of these are ``asked``."""

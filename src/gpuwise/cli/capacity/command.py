@@ -239,6 +239,7 @@ def capacity(
         return _in_flight(arch, on, load, targets, asked.concurrency, wanted, held, shown, json=json, html=html)
     ranked = None
     explain = None if quick else json or html is not None or shows_part(shown, "changes")
+    compare = json or html is not None or shows_part(shown, "front")
     if on is not None and (held.buy or held.form is not None or held.max_watts is not None):
         raise InputError("--buy, --form and --max-watts search for hardware, and --on names it", hint="leave one of them out")
     if on is None:
@@ -255,8 +256,8 @@ def capacity(
             own = option.usd_per_accelerator_hour if option.how != "rent" else None
             return _answer(Question(arch, option.cluster, load, targets, demand, today, engine, own))
 
-        ranked, answer = ranked.answered(ask, load, targets, demand, within)
-        answer = _finished(answer, explain)
+        ranked, answer = ranked.answered(ask, load, targets, demand, within, compare=compare)
+        answer = _finished(answer, explain, compare=compare)
         is_open = True
     else:
         from gpuwise.facts.hardware.naming import USUAL, find_cluster, is_counted
@@ -267,7 +268,7 @@ def capacity(
 
             wanted = replace(wanted, slowdown=learnt(arch.id, wanted.engine, cluster.accelerator.id))
         whole = Question(arch, cluster, load, targets, demand, today, wanted, held.price, held.provider)
-        answer = _finished(_enough(on, whole), None if sent.measure is not None else explain)
+        answer = _finished(_enough(on, whole), None if sent.measure is not None else explain, compare=compare)
         is_open = bool(demand.users or demand.rate_per_s) and not is_counted(on)
     if is_open and answer.served is not None:
         answer = replace(answer, cluster=answer.served.fleet.cluster)  # fewer accelerators were not requested
@@ -654,13 +655,14 @@ def _answer(asked: Question) -> Draft:
         return draft_on(asked, say)
 
 
-def _finished(answer: Draft | Capacity, explain: bool | None) -> Capacity:
-    """The answer, with what single changes would bring: with ``explain`` False where nothing serves the load, with None never."""
+def _finished(answer: Draft | Capacity, explain: bool | None, *, compare: bool) -> Capacity:
+    """The answer, with what single changes would bring: with ``explain`` False where nothing serves the load, with None never.
+    ``compare`` is as in :meth:`Draft.completed`."""
     from gpuwise.cli.progress import progress
     from gpuwise.serve.capacity.answer import Draft, explained
 
     with progress("simulating") as say:
-        whole = answer.completed() if isinstance(answer, Draft) else answer
+        whole = answer.completed(compare=compare) if isinstance(answer, Draft) else answer
         if explain is False and whole.served is not None:
             return replace(whole, changes=None)
         return whole if explain is None else explained(whole, say)

@@ -499,7 +499,7 @@ def _minute(place: At) -> Iterator[Section]:
 def _front(place: At) -> Iterator[Section]:
     """Tokens a second of a GPU against those of a user."""
     front = list(place)
-    if len(front) < 2:
+    if len(front) < 2 and place.value is not None:  # not worked out: named for who asks
         return
     user, gpu = "output_tokens_per_s_of_a_user", "output_tokens_per_s_per_accelerator"
     x = around("tokens a second of a user", [p[user].number for p in front], _rate, zero=True)

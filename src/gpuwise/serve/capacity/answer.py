@@ -139,9 +139,9 @@ class Capacity(Shown):
     served: Recommendation | None
     miss: Miss | None
     considered: tuple[Assessment, ...]
-    pareto: tuple[tuple[Configuration, Point], ...]
+    pareto: tuple[tuple[Configuration, Point], ...] | None
+    """None, as ``changes``: left for who asks for them."""
     changes: tuple[Change, ...] | None
-    """None: left for who asks for them."""
     notes: tuple[str, ...]
 
     @property
@@ -208,9 +208,9 @@ class Draft:
         assert limit is not None
         return copies_in_loop(limit, q.load, q.targets, q.demand) if is_crowded(q.demand, limit) else None
 
-    def completed(self, *, suggest: bool = True) -> Capacity:
+    def completed(self, *, suggest: bool = True, compare: bool = True) -> Capacity:
         """The answer without the effects of single changes; with ``suggest``, including that for near targets if these are not
-        met reliably."""
+        met reliably, and with ``compare`` other layouts at other latencies."""
         q, found = self.question, self.found
         served = None if self.limit is None else _served(self, self.limit)
         miss = self.miss
@@ -220,12 +220,17 @@ class Draft:
             miss = Miss(found.nearest, why_missed(found.nearest.alone))
         if suggest and miss is not None:
             miss = replace(miss, feasible=_feasible(q, miss.limit))
-        own = [] if served is None else [(served.configuration, p) for p in served.curve]
-        others = [point for layout in found.behind for point in layout.points(q.load, q.targets)]
-        points = frontier(found.limits, [*others, *own])
+        points = self._frontier(served) if compare else None
         notes = _notes(q, served)
         asked = (q.arch, q.cluster, q.load, q.targets, q.demand, q.today)
         return Capacity(*asked, served, miss, found.considered, points, (), notes)
+
+    def _frontier(self, served: Recommendation | None) -> tuple[tuple[Configuration, Point], ...]:
+        """What each layout brings to a user and to a GPU, those that none beats in both."""
+        q, found = self.question, self.found
+        own = [] if served is None else [(served.configuration, p) for p in served.curve]
+        others = [point for layout in found.behind for point in layout.points(q.load, q.targets)]
+        return frontier(found.limits, [*others, *own])
 
 
 def draft_on(question: Question, progress: Callable[[str], None] = lambda words: None, *, refine: bool = True) -> Draft:

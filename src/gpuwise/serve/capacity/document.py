@@ -50,7 +50,9 @@ def capacity_document(answer: Capacity) -> dict[str, object]:
             "feasible": _feasible(miss),
         },
         "changes": None if answer.changes is None else [_change(c) for c in answer.changes],
-        "pareto": [point_document(c, p) | {"configuration": c.words} for c, p in answer.pareto],
+        "pareto": None
+        if answer.pareto is None
+        else [point_document(c, p) | {"configuration": c.words} for c, p in answer.pareto],
         "considered": [_considered(c) for c in answer.considered],
         "notes": list(answer.notes),
         "as_of": answer.today,
