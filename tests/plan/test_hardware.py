@@ -193,3 +193,16 @@ def test_states_too_large_for_a_cluster_are_not_evaluated(monkeypatch: pytest.Mo
     assert few.search is not None and every.search is not None and few.search.strategies == every.search.strategies
     assert n_few < len(swept) - n_few
     assert n_empty < sum(not fit for _, fit in swept[n_few:])
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("tokens", [5e8, 2e9, 2e10])
+def test_clusters_that_would_have_to_come_too_near_to_their_bound_are_not_the_best(
+    tokens: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hardware, "KEEP", 1)
+    found = hardware.compare(SMALL, Wishes(tokens=tokens), PRICING)
+    monkeypatch.setattr(hardware, "CLOSER", 0.0)
+    every = hardware.compare(SMALL, Wishes(tokens=tokens), PRICING)
+    assert found.best == every.best
+    assert len(found.hardware) <= len(every.hardware)

@@ -1,7 +1,7 @@
 """Choice of accelerators and their number when the user names none: rented systems compared by the cost or time of the whole job.
 
-Clusters are tried in the order of a lower bound (every peak reached to ``BEST_MFU``); a cluster is skipped only if its bound
-already loses.
+Clusters are tried in the order of a lower bound (every peak reached to ``BEST_MFU``) until one would lose even if it came nearer
+to its bound than any before.
 """
 
 from __future__ import annotations
@@ -36,6 +36,8 @@ PATIENCE_S = 30 * DAY_S
 """How long a job may take when no deadline and no budget is given."""
 SHORTEST_S = HOUR_S
 """Shortest job for which several accelerators are compared; below this, startup and minimum billing dominate."""
+CLOSER = 0.85
+"""Factor on the smallest ratio of time to bound so far: how much nearer to its bound another cluster may come."""
 LEAST_MFU = 0.06
 """Utilisation of the slowest published run (Llama 3.2 1B; benchmarks/records/practice_2026-11-23.md)."""
 KEEP = 6
@@ -92,13 +94,15 @@ def compare(arch: Architecture, wishes: Wishes, pricing: Pricing) -> Plan[Traini
     needs: dict[int, float] = {}
     refusals: Counter[str] = Counter()
     hints: dict[str, str | None] = {}
-    alone = True
+    alone, nearest = True, math.inf
     for attempt in sorted(_tries(arch, wishes, pricing), key=lambda t: (t.short, key(t, t.least_s, t.least_usd))):
         if attempt.short and alone and plans:
             break
         alone = not attempt.short
         name = attempt.cluster.accelerator.id
-        beaten = len(best) >= KEEP and key(attempt, attempt.least_s, attempt.least_usd) >= sorted(best.values())[KEEP - 1]
+        times = max(CLOSER * nearest, 1.0)
+        least = key(attempt, times * attempt.least_s, times * attempt.least_usd)
+        beaten = len(best) >= KEEP and least >= sorted(best.values())[KEEP - 1]
         if beaten or sum(counts.values()) >= TRIES:
             break
         if counts.get(name, 0) >= COUNTS_TRIED or _surely_full(attempt.cluster, needs):
@@ -116,6 +120,7 @@ def compare(arch: Architecture, wishes: Wishes, pricing: Pricing) -> Plan[Traini
             needs[n] = min(smallest.memory_bytes.expected, needs.get(n, float("inf")))
         if plan.best is None or plan.best.cost_usd is None:
             continue
+        nearest = min(nearest, plan.best.time_s.expected / attempt.least_s)
         counts[name] = counts.get(name, 0) + 1
         plans.append((key(attempt, plan.best.time_s.expected, plan.best.cost_usd.expected), plan))
         best[name] = min(best.get(name, plans[-1][0]), plans[-1][0])
