@@ -311,8 +311,8 @@ def _model(words: list[str]) -> str | None:
             return _usual_of(spelling)
         if known_trained(spelling) is not None:
             return spelling
-    ends_with_gpu = len(words) > 1 and _device(words[-1]) is not None
-    if re.search(r"[a-z].*\d|\d.*[a-z]", name) and not SIZE.fullmatch(name) and not ends_with_gpu:
+    names_gpu = len(words) > 1 and any(_device(word) is not None for word in words)
+    if re.search(r"[a-z].*\d|\d.*[a-z]", name) and not SIZE.fullmatch(name) and not names_gpu:
         with suppress(InputError):
             return _usual_of(name)
     return None
