@@ -106,8 +106,26 @@ def test_asking_for_weights_on_the_host_takes_a_stack_that_has_it() -> None:
     assert by_fsdp is not None and by_fsdp.estimate.strategy.stack == "compiled-fsdp"
     assert "weights and optimizer offload" in layout(by_zero.estimate.strategy)
     assert "weights and optimizer offload" in layout(by_fsdp.estimate.strategy)
-    with pytest.raises(InputError, match="without the optimizer"):
-        make_plan("llama-2-7b", "8xA100-80GB-SXM", replace(wishes, fixed={"offload_optimizer": False}))
+
+
+def test_weights_alone_are_kept_in_host_memory_by_zero3() -> None:
+    wishes = Wishes(tokens=1e8, task="pretrain", seq_len=2048, fixed={"sharding": "zero3", "micro_batch": 2, "recompute": "full"})
+    alone = replace(wishes, offload_parameters=True, fixed={**wishes.fixed, "offload_optimizer": False})
+    on = "8xA100-80GB-SXM"
+    both, one, none = (
+        make_plan("llama-2-7b", on, replace(w, stack="deepspeed")).best
+        for w in (replace(wishes, offload_parameters=True), alone, replace(wishes, fixed=alone.fixed))
+    )
+    assert both is not None and one is not None and none is not None
+    e = one.estimate
+    assert layout(e.strategy).endswith(", weight offload") and not e.strategy.offload_optimizer
+    assert e.memory_parts["weights"] == 0 < e.memory_parts["optimizer"] == none.estimate.memory_parts["optimizer"]
+    assert 2 * 6.7e9 < e.host_bytes < both.estimate.host_bytes
+    assert none.estimate.step_time_s.expected < e.step_time_s.expected < both.estimate.step_time_s.expected
+    default = make_plan("llama-2-7b", on, alone).best
+    assert default is not None and default.estimate.strategy.stack == "deepspeed"
+    with pytest.raises(InputError, match="does not offload the parameters"):
+        make_plan("llama-2-7b", on, replace(alone, stack="hf-fsdp"))
 
 
 @pytest.mark.parametrize(
@@ -115,10 +133,13 @@ def test_asking_for_weights_on_the_host_takes_a_stack_that_has_it() -> None:
     [
         ("1xrtx-pro-6000-blackwell-workstation", 4.02e9, 4.1),
         ("8xH200", 8.03e9, 2.0),
+        ("4xA100-80GB-SXM", 6.74e9, 6.5),
+        pytest.param("8xA100-40GB-SXM", 7.22e9, 6.7, id="falcon-7b"),
     ],
 )
 def test_an_update_on_the_host_takes_what_was_measured(on: str, parameters: float, measured_s: float) -> None:
-    """PrimeIntellect-ai/prime-rl pull 3210; ml-engineering insights/when-to-upgrade-gpus (both fitted)."""
+    """PrimeIntellect-ai/prime-rl pull 3210; ml-engineering insights/when-to-upgrade-gpus; DeepSpeed ZenFlow (all three
+    fitted); DeepSpeed issue 3901, ZeRO-2 with the optimizer on the host beside ZeRO-3 without (not fitted)."""
     cluster = find_cluster(on)
     n = cluster.n_accelerators
     seconds = parameters / n * 28 / float(host_update_bytes_per_s(cluster.system, n, by_deepspeed=n > 1))

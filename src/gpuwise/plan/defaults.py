@@ -214,7 +214,8 @@ def _has(stack: str, options: Mapping[str, int | str | bool], *, adapters: bool,
     wraps, and so offloads, nothing of a GPU ``alone``, and offloads parameters with the optimizer."""
     fused, by_fsdp = find_stack(stack).chunks_loss or not options.get("fused_loss", False), find_stack(stack).offloads_parameters
     offloads = not (alone and options.get("offload_optimizer", False) and by_fsdp)
-    own = {name: value for name, value in options.items() if not (by_fsdp and name == "offload_parameters")}
+    with_it = by_fsdp and options.get("offload_optimizer", False)
+    own = {name: value for name, value in options.items() if not (with_it and name == "offload_parameters")}
     return fused and offloads and find_stack(stack).layout.under(adapters=adapters).has(own)
 
 

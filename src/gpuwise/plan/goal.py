@@ -201,8 +201,6 @@ def _check_layout(wishes: Wishes) -> None:
             f"an update in the backward pass accumulates nothing, not {fixed['accumulation']} micro-batches",
             hint="leave out --accumulation (and give a larger --micro-batch), or --step-in-backward",
         )
-    if wishes.offload_parameters and fixed.get("offload_optimizer") is False:
-        raise InputError("weights in host memory without the optimizer", hint="leave out --no-offload-optimizer")
     every = int(fixed.get("recompute_every", 1))
     if every > 1 and fixed.get("recompute", "full") != "full":
         raise InputError(f"recompute of one layer in {every} with {fixed['recompute']} recompute", hint="use --recompute full")
@@ -269,7 +267,7 @@ def make_goal(arch: Architecture, cluster: Cluster, wishes: Wishes) -> Goal:
             why = "one micro-batch on each accelerator: an update in the backward pass accumulates nothing"
         assumed.append(f"global batch {global_batch:,} sequences ({why})")
     if wishes.offload_parameters:
-        wishes = replace(wishes, fixed={**wishes.fixed, "offload_optimizer": True})
+        wishes = replace(wishes, fixed={"offload_optimizer": True, **wishes.fixed})
     stack, year = wishes.stack, wishes.year
     options = {**wishes.fixed, "fused_loss": bool(wishes.fused_loss), "offload_parameters": wishes.offload_parameters}
     run = None if tuning else published_run(arch, cluster, options, stack)
@@ -319,7 +317,7 @@ def make_goal(arch: Architecture, cluster: Cluster, wishes: Wishes) -> Goal:
     given = {name: value for name in WISHED if (value := getattr(wishes, name)) is not None}
     given |= {name: value for name, value in wishes.fixed.items() if name not in COLUMNS}
     base = NEUTRAL.with_(**given).with_(
-        offload_parameters=wishes.offload_parameters and not find_stack(stack).offloads_parameters,
+        offload_parameters=wishes.offload_parameters and not _by_fsdp(stack, wishes),
         lora_rank=lora_rank,
         master_weights=not (lora_rank and find_stack(stack).weight_cast_per_micro_batch),
         stack=stack,
@@ -351,6 +349,11 @@ def _replica_bytes(wishes: Wishes, cluster: Cluster) -> float:
     return b.weight + b.master + b.gradient + b.state
 
 
+def _by_fsdp(stack: str, wishes: Wishes) -> bool:
+    """Whether ``stack`` keeps the weights in host memory with the optimizer, so that they need no option of their own."""
+    return find_stack(stack).offloads_parameters and wishes.fixed.get("offload_optimizer") is not False
+
+
 def on_stack(goal: Goal, stack: str, why: str) -> Goal:
     """``goal`` with another assumed stack, and the defaults that depend on it."""
     stack = in_year(stack, goal.year)
@@ -359,7 +362,7 @@ def on_stack(goal: Goal, stack: str, why: str) -> Goal:
     bases = tuple(
         b.with_(
             stack=stack,
-            offload_parameters=b.offload_parameters and not find_stack(stack).offloads_parameters,
+            offload_parameters=b.offload_parameters and not _by_fsdp(stack, goal.wishes),
             master_weights=not (b.lora_rank and cast),
             gradient_dtype=_gradients(goal.wishes, stack, b.precision),
             fused_attention=fused,

@@ -51,10 +51,10 @@ class Columns:
 
     @property
     def offloads_parameters(self) -> NDArray[np.bool_]:
-        """True where parameters and gradients are offloaded with the optimizer's states: with ZeRO-3's option, all of them;
-        with FSDP, the sharded ones (a model on one rank is not wrapped)."""
+        """True where parameters are offloaded: with ZeRO-3's option, all of them; with FSDP, the sharded ones (a model on one
+        rank is not wrapped) beside gradients and the optimizer's states."""
         if self.base.offload_parameters:
-            return self.offload_optimizer > 0
+            return np.ones_like(self.offload_optimizer, bool)
         divided = (self.sharding > SHARDINGS.index("none")) & (self.dp * self.cp > 1)
         return (self.offload_optimizer > 0) & divided & find_stack(self.base.stack).offloads_parameters
 

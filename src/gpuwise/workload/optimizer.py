@@ -109,19 +109,21 @@ def update_traffic_bytes(strategy: Strategy, fused: bool) -> float:
 
 def on_host(s: Strategy) -> list[str]:
     """Description of the parts of a strategy in host memory."""
-    states = offloaded_states(s.stack, s.dp * s.cp, parameters=s.offload_parameters)
-    return [words for words, on in ((states, s.offload_optimizer), ("activations", s.offload_activations)) if on]
+    states = offloaded_states(s.stack, s.dp * s.cp, optimizer=s.offload_optimizer, parameters=s.offload_parameters)
+    return list(filter(None, [states, "activations" if s.offload_activations else ""]))
 
 
-def offloaded_states(stack: str, ranks: int, *, parameters: bool = False) -> str:
-    """Description of an optimizer offload: with ``parameters``, and with FSDP on several data-parallel ``ranks``, it includes
-    the weights."""
+def offloaded_states(stack: str, ranks: int, *, optimizer: bool, parameters: bool) -> str:
+    """Description of what of the weights and the ``optimizer`` is in host memory: with FSDP on several data-parallel ``ranks``
+    both together. Empty for neither."""
+    if not optimizer:
+        return "weights" if parameters else ""
     return "weights and optimizer" if _with_weights(stack, ranks, parameters) else "optimizer"
 
 
 def weights_on_host(s: Strategy) -> bool:
-    """Whether a strategy keeps the weights in host memory beside the optimizer."""
-    return s.offload_optimizer and _with_weights(s.stack, s.dp * s.cp, s.offload_parameters)
+    """Whether a strategy keeps the weights in host memory."""
+    return s.offload_parameters or (s.offload_optimizer and _with_weights(s.stack, s.dp * s.cp, parameters=False))
 
 
 def _with_weights(stack: str, ranks: int, parameters: bool) -> bool:

@@ -151,7 +151,8 @@ class Strategy:
     )
     offload_parameters: bool = option(
         False,
-        "Keep the weights in host memory beside the optimizer: DeepSpeed ZeRO-3's offload_param, or FSDP's offload.",
+        "Keep the weights in host memory beside the optimizer: FSDP's offload, or DeepSpeed ZeRO-3's offload_param, which "
+        "--no-offload-optimizer makes one without it.",
         label="Weights in host memory",
         negative=False,
     )

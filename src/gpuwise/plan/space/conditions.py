@@ -354,9 +354,9 @@ def stack_offload_parameters(s: Setting, c: Columns) -> Mask:
 
 
 def offload_parameters(s: Setting, c: Columns) -> Mask:
-    """Offloaded parameters of what is not fully sharded, or without the optimizer."""
+    """Offloaded parameters of what is not fully sharded."""
     whole = (c.sharding != SHARDINGS.index("zero3")) & (c.dp * c.cp > 1)
-    return c.base.offload_parameters & (whole | (c.offload_optimizer == 0))
+    return c.base.offload_parameters & whole
 
 
 def offload_quantized(s: Setting, c: Columns) -> Mask:

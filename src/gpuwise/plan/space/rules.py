@@ -257,7 +257,7 @@ STATE_RULES: tuple[Rule, ...] = (
         "offload-parameters",
         conditions.offload_parameters,
         "parameters in host memory with {x.sharding} sharding",
-        "use --sharding zero3 (ZeRO-3), with the optimizer in host memory too",
+        "use --sharding zero3 (ZeRO-3)",
     ),
     Rule(
         "offload-quantized",

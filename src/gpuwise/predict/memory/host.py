@@ -20,9 +20,9 @@ def host_bytes(
     arch: Architecture, cluster: Cluster, saved: SavedBytes[F64], n_layers: float, c: Columns, at: NDArray[np.int64]
 ) -> F64:
     """Pinned bytes that a host needs for its accelerators: master weights and optimizer states (with a gradient buffer) of
-    trained parameters under optimizer offload, saved activations under activation offload."""
+    trained parameters under optimizer offload, weights under that of parameters, saved activations under activation offload."""
     total = np.zeros(1)
-    if (c.offload_optimizer > 0).any():
+    if (c.offload_optimizer > 0).any() or c.base.offload_parameters:
         shape, b = stages(arch, c, n_layers), parameter_bytes(c.base)
         dense = np.maximum(shape.dense[0], shape.dense[2]) * trained_share(arch, c.base)
         expert = shape.expert[0] * trained_share(arch, c.base)
@@ -30,8 +30,9 @@ def host_bytes(
         replicas = np.where(c.sharding == 0, 1, np.maximum(c.dp * c.cp * c.tp // c.expert_ranks, 1))
         parameters = dense / ranks + expert / replicas
         wide = b.master or b.weight
-        kept = wide + b.state + b.gradient + (b.weight if c.base.offload_parameters and b.master else 0.0)
-        total = total + np.where(c.offload_optimizer > 0, parameters * kept, 0.0)
+        copies = b.weight if c.base.offload_parameters else 0.0
+        kept = wide + b.state + b.gradient + (copies if b.master else 0.0)
+        total = total + np.where(c.offload_optimizer > 0, parameters * kept, parameters * copies)
         if c.base.lora_rank:
             frozen = parameters * (1 / trained_share(arch, c.base) - 1) * frozen_bytes(c.base)
             total = total + np.where(c.offloads_parameters, frozen, 0.0)
@@ -45,7 +46,7 @@ def host_bytes_fit(
     arch: Architecture, cluster: Cluster, saved: SavedBytes[F64], n_layers: float, c: Columns, at: NDArray[np.int64]
 ) -> NDArray[np.bool_]:
     """True where the host can hold what is offloaded to it."""
-    if not ((c.offload_optimizer > 0).any() or (c.offload_activations > 0).any()):
+    if not ((c.offload_optimizer > 0).any() or (c.offload_activations > 0).any() or c.base.offload_parameters):
         return np.ones(1, bool)
     return host_bytes(arch, cluster, saved, n_layers, c, at) <= host_limit_bytes(cluster)
 

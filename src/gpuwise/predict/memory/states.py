@@ -245,7 +245,7 @@ def _adapted(
     optimizer = np.where(c.offload_optimizer > 0, 0.0, trained * (b.master + b.state) / do)
     return StageStates(
         weights,
-        np.where(on_host, 0.0, trained * b.gradient / dg),
+        np.where(on_host & (c.offload_optimizer > 0), 0.0, trained * b.gradient / dg),
         zero,
         optimizer,
         gathered=np.where(sharded, np.where(c.pp > 1, 1.0, 2.0 / layers) * (matrices + expert) * frozen, 0.0),

@@ -302,7 +302,7 @@ def _parameter_copies(arch: Architecture, system: System, c: Columns, shape: Sta
 
     up, down = (
         seconds(np.where(on_host, layer * kept, 0.0), "h2d"),
-        seconds(np.where(on_host, layer * trained * form, 0.0), "d2h"),
+        seconds(np.where(on_host & offloaded, layer * trained * form, 0.0), "d2h"),
     )
     end = seconds(np.where(on_host, ends / ranks.size, 0.0), "h2d")
     again = np.where(c.sharding == ZERO2, 0.0, up)
@@ -384,8 +384,8 @@ def _behind_the_host(inputs: StepInputs, starved_s: F64) -> F64:
 
 def _offload(arch: Architecture, system: System, c: Columns, shape: Stages) -> F64:
     """Optimizer state in host memory: gradients go down, weights come back, the host updates between (ZeRO-Offload); parameters
-    that stay on the host with it travel with each layer (:func:`_parameter_copies`)."""
-    if not (c.offload_optimizer > 0).any():
+    on the host travel with each layer (:func:`_parameter_copies`), and go down once where the device updates them."""
+    if not (c.offload_optimizer > 0).any() and not c.base.offload_parameters:
         return np.zeros(1)
     b = parameter_bytes(c.base)
     n = _trained_parameters(arch, c, shape)
@@ -398,7 +398,8 @@ def _offload(arch: Architecture, system: System, c: Columns, shape: Stages) -> F
     up = transfer_time(system.accelerator, n * weight, "h2d").time_s
     by_deepspeed = find_stack(c.base.stack).accumulates_on_host
     host = n * moved / host_update_bytes_per_s(system, c.dp * c.cp * c.tp * c.pp, by_deepspeed=by_deepspeed)
-    return np.where(c.offload_optimizer > 0, np.where(c.offloads_parameters, 0.0, down + up) + host, 0.0)
+    updated = transfer_time(system.accelerator, n * weight, "d2h").time_s * c.base.offload_parameters
+    return np.where(c.offload_optimizer > 0, np.where(c.offloads_parameters, 0.0, down + up) + host, updated)
 
 
 SERVER_BYTES_PER_S = {5: 2 * 8 * 4800e6 * 8 * 0.8, 4: 2 * 8 * 3200e6 * 8 * 0.8, 3: 2 * 6 * 2666e6 * 8 * 0.8}
@@ -412,17 +413,27 @@ DESKTOP_MEMORY_BYTES = 256 * GIB
 
 def host_bytes_per_s(system: System) -> float:
     """Memory bandwidth of the host, for copies and for updates of offloaded states."""
-    if system.host_memory_bytes <= DESKTOP_MEMORY_BYTES:
-        return DESKTOP_BYTES_PER_S
+    return DESKTOP_BYTES_PER_S if _is_desktop(system) else SERVER_BYTES_PER_S[_server_generation(system)]
+
+
+def _is_desktop(system: System) -> bool:
+    return system.host_memory_bytes <= DESKTOP_MEMORY_BYTES
+
+
+def _server_generation(system: System) -> int:
+    """Generation of PCI Express of a server with these accelerators."""
     lane_rates = {3: PCIE_BYTES_PER_S["3.0 x16"], 4: PCIE_BYTES_PER_S["4.0 x16"]}
     link = system.accelerator.pcie_bytes_per_s or PCIE_BYTES_PER_S["5.0 x16"]
-    return SERVER_BYTES_PER_S[next((generation for generation, rate in lane_rates.items() if link <= rate), 5)]
+    return next((generation for generation, rate in lane_rates.items() if link <= rate), 5)
 
 
-SHARED_UPDATE_SHARE, DEEPSPEED_UPDATE_SHARE = 0.37, 0.3
+SHARED_UPDATE_SHARE = 0.37
 """Share of its part of the host's memory bandwidth that a rank reaches while all ranks update: 8.8e9 parameters a rank in bf16
-in a step of 20.9 s (PyTorch's fused AdamW, 8 x A100: the README of torchtune); 1.0e9 in 2 s beside a step of 8,192 tokens
-(DeepSpeed's CPU Adam, 8 x H200: ml-engineering)."""
+in a step of 20.9 s (PyTorch's fused AdamW, 8 x A100: the README of torchtune)."""
+DEEPSPEED_UPDATE_SHARE, DEEPSPEED_UPDATE_SHARE_DDR4 = 0.3, 0.125
+"""The same of DeepSpeed's CPU Adam. DDR5: 1.0e9 parameters a rank in 2 s beside a step of 8,192 tokens (8 x H200:
+ml-engineering). DDR4, the geometric mean of two hosts with A100: 6.7e9 parameters of a host in 6.5 s (Llama 2 7B on 4, a step
+of 0.5 s without and over 7 s with it: the post on DeepSpeed ZenFlow), 18e9 in 10 s (Qwen 72B on 4 x 8: DeepSpeed issue 6834)."""
 PROCESS_UPDATE_BYTES_PER_S = 28e9
 """Rate of one process on any host: AdamW's 28 bytes of 4.02e9 parameters in 4.1 s (5.6 to 5.8 s a step, of which 1.6 to 1.7
 forward and backward: PyTorch's fused CPU AdamW beside an RTX PRO 6000, PrimeIntellect-ai/prime-rl pull 3210)."""
@@ -431,5 +442,7 @@ forward and backward: PyTorch's fused CPU AdamW beside an RTX PRO 6000, PrimeInt
 def host_update_bytes_per_s(system: System, ranks: ArrayLike, *, by_deepspeed: bool = False) -> F64:
     """Host memory bandwidth available to the optimizer of each of ``ranks``."""
     here = np.minimum(system.count, np.asarray(ranks, np.float64))
-    share = np.where(here > 1, DEEPSPEED_UPDATE_SHARE if by_deepspeed else SHARED_UPDATE_SHARE, 1.0)
+    newer = _is_desktop(system) or _server_generation(system) == 5
+    by_deepspeed_share = DEEPSPEED_UPDATE_SHARE if newer else DEEPSPEED_UPDATE_SHARE_DDR4
+    share = np.where(here > 1, by_deepspeed_share if by_deepspeed else SHARED_UPDATE_SHARE, 1.0)
     return np.minimum(PROCESS_UPDATE_BYTES_PER_S, share * host_bytes_per_s(system) / here)

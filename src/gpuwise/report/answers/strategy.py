@@ -89,8 +89,12 @@ def _rest(s: At) -> list[str]:
     """What both have: formats, optimizer, adapters, what is in host memory."""
     parts = [str(s["precision"].value), str(s["optimizer"].value)]
     parts += [f"{'QLoRA' if s['quantized_base'].value else 'LoRA'} rank {s['lora_rank'].value}"] if s["lora_rank"].value else []
-    states = offloaded_states(
-        str(s["stack"].value), s["dp"].value * s["cp"].value, parameters=bool(s["offload_parameters"].value)
-    )
-    held = ((states, "offload_optimizer"), ("activations", "offload_activations"))
-    return parts + [f"{words} in host memory" for words, name in held if s[name].value]
+    return parts + [f"{words} in host memory" for words in in_host_memory(s)]
+
+
+def in_host_memory(s: At) -> list[str]:
+    """The parts of a strategy in host memory."""
+    optimizer, parameters, activations = (bool(s[f"offload_{part}"].value) for part in ("optimizer", "parameters", "activations"))
+    ranks = int(s["dp"].number * s["cp"].number)
+    states = offloaded_states(str(s["stack"].value), ranks, optimizer=optimizer, parameters=parameters)
+    return [*([states] if states else []), *(["activations"] if activations else [])]

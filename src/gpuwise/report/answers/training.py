@@ -31,12 +31,11 @@ from gpuwise.report.answers.answer import (
 )
 from gpuwise.report.answers.drawings import Dot, Part, around
 from gpuwise.report.answers.parts import PARTS
-from gpuwise.report.answers.strategy import differences, layout_words, option_query, plain_words
+from gpuwise.report.answers.strategy import differences, in_host_memory, layout_words, option_query, plain_words
 from gpuwise.report.answers.values import BASIS, At
 from gpuwise.units import GIGA, format_bytes, format_count, format_duration, probability
 from gpuwise.workload.adapters import DEFAULT_TARGETS, targets_text
 from gpuwise.workload.changes.registry import SAME
-from gpuwise.workload.optimizer import offloaded_states
 from gpuwise.workload.stacks.stack import find_stack
 
 TIGHT = "*"
@@ -559,10 +558,7 @@ def _layout_rows(s: At, goal: At) -> Iterator[tuple[str, Phrase]]:
     yield "sharding", (SHARDED.get(s["sharding"].text, s["sharding"].text), (", over groups of ", group) if group.number else "")
     every = s["recompute_every"]
     yield "recompute", (s["recompute"].text, (", one layer in ", every) if every.number > 1 else "")
-    states = offloaded_states(
-        s["stack"].text, int(s["dp"].number * s["cp"].number), parameters=bool(s["offload_parameters"].value)
-    )
-    offloaded = [words for words, n in ((states, "offload_optimizer"), ("activations", "offload_activations")) if s[n].value]
+    offloaded = in_host_memory(s)
     if offloaded:
         yield "in host memory", " and ".join(offloaded)
     gradients = f", gradients {s['gradient_dtype'].text}" if s["precision"].text not in ("fp32", "tf32") else ""
