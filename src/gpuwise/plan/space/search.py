@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from statistics import NormalDist
 from typing import Protocol, TypeVar
 
 import numpy as np
@@ -55,8 +57,6 @@ NOT_HALF = ("fp32", "tf32", "fp16")
 """Formats of the products beside which gradients are not in bf16."""
 WORTH_HALF_GRADIENTS = 1.25
 """Minimum step-time ratio with the optimizer in host memory for which gradients in bf16 are planned instead."""
-WORTH_ANOTHER_STACK = 1.5
-"""Minimum ratio of step times for which full fine-tuning moves to the stack of pre-training: less is not worth other software."""
 HALF_GRADIENTS = (
     "with gradients in fp32 the optimizer would have to be in host memory, which is much slower, so they are in bf16: "
     "--gradient-dtype fp32 keeps them"
@@ -137,15 +137,15 @@ def _improved(goal: Goal, result: F, search: Callable[[Goal], F | None]) -> tupl
         again = search(whole)
         if again is None:
             continue
-        (held, rate), (was_held, was_rate) = _worth(goal, again.first), _worth(goal, best.first)
-        if held > was_held or (held == was_held and rate > WORTH_ANOTHER_STACK * was_rate):
+        held, was_held = _worth(goal, again.first)[0], _worth(goal, best.first)[0]
+        if held > was_held or (held == was_held > 0 and _is_surely_faster(goal, again.first[0], best.first[0])):
             best, best_note = again, note
     return best, best_note
 
 
 def _on_device(ranked: Sequence[TrainingEstimate]) -> bool:
     """Whether the first fits with nothing in host memory."""
-    return any(e.fits and not (e.strategy.offload_optimizer or e.strategy.offload_activations) for e in ranked)
+    return any(e.fits and not on_host(e.strategy) for e in ranked)
 
 
 def _surely(goal: Goal, ranked: Sequence[TrainingEstimate]) -> bool:
@@ -156,6 +156,14 @@ def _surely(goal: Goal, ranked: Sequence[TrainingEstimate]) -> bool:
 def _is_faster(goal: Goal, one: Sequence[TrainingEstimate], other: Sequence[TrainingEstimate]) -> bool:
     """Whether ``one`` fits with the requested probability, and is faster by more than a less certain fit may cost."""
     return _holds(goal, one) and one[0].step_time_s.expected * SQUEEZED < other[0].step_time_s.expected
+
+
+def _is_surely_faster(goal: Goal, one: TrainingEstimate, other: TrainingEstimate) -> bool:
+    """Whether ``one`` is faster with the probability that a fit is asked with. The errors of two stacks are taken as independent:
+    less of a gain is no reason for other software."""
+    sigma = math.hypot(one.step_time_s.log_sigma, other.step_time_s.log_sigma)
+    gain = math.log(other.step_time_s.expected / one.step_time_s.expected)
+    return gain > NormalDist().inv_cdf(1 - goal.wishes.risk) * sigma
 
 
 def _brings_to_device(goal: Goal, lighter: Sequence[TrainingEstimate], best: Sequence[TrainingEstimate]) -> bool:
@@ -265,6 +273,9 @@ def _lighter(goal: Goal, why: str) -> Iterator[tuple[Goal, str]]:
     note that ends in ``why``. First the chunked loss, by the stack's option. Then for QLoRA, if nothing fits, optimizer states
     in unified memory, as published (arXiv 2305.14314). Then weights sharded over the GPUs, if the stack replicates them. Never
     for full fine-tuning, and no option that the user already set."""
+    if why == AGAIN and goal.cluster.n_accelerators == 1 and find_stack(goal.bases[0].stack).per_op:
+        # replayed, a step may need less than the columns of a search have it
+        yield replace(goal, wishes=replace(goal.wishes, fixed={**goal.wishes.fixed, "recompute": "none"})), ""
     yield from _without_logits(goal, why)
     if (divided := _by_fsdp(goal)) is not None:
         yield divided, f"{why} with the whole model on every GPU, so its weights are divided (FSDP)"
