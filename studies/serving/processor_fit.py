@@ -34,9 +34,6 @@ MIXES = 1840.0
 16+1536) the prompt and half of the answer."""
 SHORT = 256.0
 """Tokens in a cache whose length a source does not tell."""
-CACHE_SLOWDOWN = 3.0
-"""A cache in the host's memory: Qwen3.6 27B partly on a Ryzen 5 5600X takes 0.9 s more a token after 127,000 tokens than after
-4,500 (h1st0ry3D/llm-benchmarks)."""
 SCRAMBLED = ("KrisDcosta", "Apple M4")
 """A source and its machine that the table's makers do not trust: its GPU rows are a quarter of everybody else's."""
 START = {
@@ -75,7 +72,6 @@ def document(x: F64) -> dict[str, Any]:
         "channels_exponent": _rounded(v["channels_exponent"]),
         "flop_per_weight": {width: _rounded(math.exp(v[width])) for width in ("quantised", "half")},
         "wait_s": _rounded(math.exp(v["wait_s"])),
-        "cache_slowdown": CACHE_SLOWDOWN,
         "overlap": OVERLAP,
     }
     return found
@@ -127,7 +123,7 @@ def fit(folder: Path) -> dict[str, float]:
         "source": "local/speed.parquet: measurements that people published (llama.cpp, LocalScore)",
         "split": "cells of machine and family, and whole machines, in five folds",
         "errors": errors,
-        "date": "2026-11-29",
+        "date": "2026-11-30",
     }
     measured = sorted({r.device.id for r in rows if isinstance(r.device, Cpu)})
     offload = load_json("processor_stream")["offload"]

@@ -12,7 +12,7 @@ from gpuwise.facts.hardware.ram import read_ram
 from gpuwise.facts.models.catalogue import find_model
 from gpuwise.predict.coefficients import load_json
 from gpuwise.serve.offload import Split, prompt_time, split_seconds, split_time, split_work
-from gpuwise.serve.streams import token_work
+from gpuwise.serve.streams import cache_reads, token_work
 
 MODELS = ("llama-3.3-70b", "qwen3-14b", "gemma-3-12b", "qwen3-30b-a3b", "qwen3.6-35b-a3b", "gpt-oss-120b")
 CPUS = ("Ryzen 5 5600", "i5-12400", "i9-13900K", "Core i9-10900X")
@@ -70,3 +70,20 @@ def test_faster_memory_and_less_in_it_are_faster() -> None:
     assert len(seconds) == 3 and seconds == sorted(seconds)
     # experts of 16 GB at not quite half of PCIe 4.0's rate, four times, and the card's own time
     assert seconds[2] - seconds[0] == pytest.approx(4 * 16e9 / (0.44 * 31.5e9), rel=0.05)
+
+
+def test_a_long_cache_on_the_host_costs_a_read_for_each_query_head() -> None:
+    """Qwen3.6 27B in Q4_K_M partly on a Ryzen 5 5600X beside an RTX 4070: 4.25 tokens a second after 4,608 tokens, 0.88 after
+    131,584 (h1st0ry3D/llm-benchmarks)."""
+    arch, card, cpu = find_model("qwen3.6-27b"), find_accelerator("rtx-4070"), find_cpu("Ryzen 5 5600X")
+    short, long = (
+        split_time(arch, card, cpu, "Q4_K_M", Split(layers=layers), context=context).expected
+        for layers, context in ((19, 4608), (34, 131_584))
+    )
+    assert 1 / short == pytest.approx(4.25, rel=0.1) and 1 / long == pytest.approx(0.88, rel=0.1)
+
+
+def test_a_short_cache_stays_in_the_processors_own() -> None:
+    grouped, alone = find_model("llama-3.1-8b"), find_model("llama-2-7b")
+    assert cache_reads(alone, 1e12) == 1.0
+    assert 1.0 < cache_reads(grouped, 1e6) < 1.01 and cache_reads(grouped, 1e12) == pytest.approx(4.0, rel=1e-3)

@@ -83,7 +83,7 @@ def split_work(arch: Architecture, weights: str, context: float, split: Split) -
         count = count_parameters(arch)
         active = count.active - (count.total - count.experts)
         launches = EXPERT_LAUNCHES * split.expert_layers
-        host = TokenWork(expert_bytes_read(arch, weights) * share, active * share, 0.0, launches, whole.wide)
+        host = TokenWork(expert_bytes_read(arch, weights) * share, active * share, 0.0, launches, whole.wide, whole.cache_reads)
     else:
         share = split.layers / arch.n_layers
         host = TokenWork(
@@ -92,6 +92,7 @@ def split_work(arch: Architecture, weights: str, context: float, split: Split) -
             whole.cache_bytes * share,
             round(whole.launches * share),
             whole.wide,
+            whole.cache_reads,
         )
     device = TokenWork(
         whole.weight_bytes - host.weight_bytes,
@@ -99,6 +100,7 @@ def split_work(arch: Architecture, weights: str, context: float, split: Split) -
         whole.cache_bytes - host.cache_bytes,
         whole.launches - host.launches,
         whole.wide,
+        whole.cache_reads,
     )
     return device, host
 

@@ -3,12 +3,13 @@
     t = ((W + q KV) / (s B))^p + (n N f / P32)^p)^(1/p) + k c b
     s = s_kind (channels / 2)^a    at most 0.95
 
-``W`` and ``KV`` bytes of weights and caches of ``n`` sequences, of which a cache is read ``q`` times slower, ``B`` the bandwidth
-of the memory channels, of which machines of a kind (desktop, laptop, server, board, phone) reach a share: what is in their slots
-is slower than the fastest that the vendor states, and with many channels one socket's cores do not draw it all. ``N`` weights
-take ``f`` operations each to unpack and to multiply, at the fp32 peak ``P32`` with all cores busy (the width of the vector unit,
-which the integer instructions share). The threads of ``c`` cores wait for one another ``b`` seconds a core after each of ``k``
-operations of the graph (:func:`gpuwise.serve.streams.token_work`). Fitted by :mod:`studies.serving.processor_fit`
+``W`` and ``KV`` bytes of weights and caches of ``n`` sequences, of which a cache is read ``q`` times
+(:func:`gpuwise.serve.streams.cache_reads`), ``B`` the bandwidth of the memory channels, of which machines of a kind (desktop,
+laptop, server, board, phone) reach a share: what is in their slots is slower than the fastest that the vendor states, and with
+many channels one socket's cores do not draw it all. ``N`` weights take ``f`` operations each to unpack and to multiply, at the
+fp32 peak ``P32`` with all cores busy (the width of the vector unit, which the integer instructions share). The threads of ``c``
+cores wait for one another ``b`` seconds a core after each of ``k`` operations of the graph
+(:func:`gpuwise.serve.streams.token_work`). Fitted by :mod:`studies.serving.processor_fit`
 (``coefficients/processor_stream.json``).
 """
 
@@ -52,7 +53,7 @@ def seconds_by_part(model: dict[str, Any], cpu: Cpu, work: TokenWork, batch: flo
     """Seconds of memory, of arithmetic and of waiting for other threads; the first two overlap."""
     channels = max(cpu.memory_channels, 2.0) / 2.0
     share = min(model["share"][_kind(model, cpu)] * channels ** model["channels_exponent"], _MOST)
-    memory = (work.weight_bytes + model["cache_slowdown"] * work.cache_bytes) / (share * cpu.memory_bandwidth_bytes_per_s)
+    memory = (work.weight_bytes + work.cache_reads * work.cache_bytes) / (share * cpu.memory_bandwidth_bytes_per_s)
     cores, peak = cpu.cores + cpu.efficiency_cores, cpu.peak("fp32")
     if "fp32" in cpu.matrix_dtypes and cpu.allcore_hz:
         peak = min(peak, _VECTOR * cores * cpu.allcore_hz)

@@ -50,7 +50,8 @@ from gpuwise.predict.kernels.memory_bound import technology_share
 from gpuwise.predict.memory.kv_cache import CacheLayout, kv_cache_bytes
 from gpuwise.serve.engines.engine import ENGINES, LOCAL_ENGINE, Engine
 from gpuwise.serve.formats import FORMATS, find_format, weight_bytes_read
-from gpuwise.workload.blocks.kinds import LINEAR, STATE_SPACE, attention_sizes, block_counts
+from gpuwise.units import MIB
+from gpuwise.workload.blocks.kinds import LATENT, LINEAR, STATE_SPACE, attention_sizes, block_counts
 from gpuwise.workload.transformer.parameters import count_parameters
 
 READ = CacheLayout("fp16", window_everywhere=False).unpadded
@@ -63,6 +64,8 @@ _MOST = 0.97
 """Maximum share of the bandwidth left by refresh."""
 _USUAL_HZ = 1.5e9
 """Clock for devices that publish none."""
+LAST_LEVEL_BYTES = 32.0 * MIB
+"""Of a processor's caches: a Ryzen 5 5600X' (AMD's data sheet), as most desktops'."""
 _ENDS = 10
 """Kernels outside the layers: the row of the embedding, the last norm, the head, what copies its result to the host."""
 
@@ -79,6 +82,8 @@ class TokenWork:
     launches: int
     wide: bool
     """Weights of 16 bits or more, which are not unpacked."""
+    cache_reads: float
+    """Times that a processor reads the cache (:func:`cache_reads`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,13 +115,26 @@ def launches(arch: Architecture) -> int:
 @lru_cache(maxsize=8192)
 def token_work(arch: Architecture, weights: str, context: float, sequences: int = 1) -> TokenWork:
     """The work of a token of each of ``sequences`` that hold ``context`` tokens. Raises UnknownNameError for a format."""
+    cache = float(kv_cache_bytes(_reading(arch), context, READ))
     return TokenWork(
         weight_bytes_read(arch, weights, tokens=sequences),
         weight_bytes_read(arch, "Q8_0", "Q8_0", tokens=sequences) / FORMATS["Q8_0"].bytes_per_weight,
-        sequences * float(kv_cache_bytes(_reading(arch), context, READ)),
+        sequences * cache,
         launches(arch),
         find_format(weights).bytes_per_weight >= _WIDE_BYTES,
+        cache_reads(arch, cache),
     )
+
+
+def cache_reads(arch: Architecture, cache_bytes: float) -> float:
+    """Times that a processor reads a cache for a token. Its threads go through one query head after the other
+    (ggml-cpu/ops.cpp, ``ggml_compute_forward_flash_attn_ext``), so that keys and values come from memory again for each head
+    that shares them, where those of a layer do not stay in the last level of its caches. Latent attention: once."""
+    seen, *_ = attention_sizes(arch)
+    if LATENT in block_counts(arch) or not arch.n_attention_layers:
+        return 1.0
+    layer = max(cache_bytes / arch.n_attention_layers, 1.0)
+    return 1.0 + (seen.heads / seen.kv_heads - 1.0) / (1.0 + (LAST_LEVEL_BYTES / layer) ** 2)
 
 
 def token_time(
