@@ -26,7 +26,7 @@ ASKED = {
     "rtx 4090 vs rtx 3090": "gpuwise compare rtx-4090 rtx-3090",
     "tokens per second h100 llama 3.1 70b fp8 batch 32": "gpuwise op decode llama-3.1-70b --on h100 --batch 32 --weights fp8",
     "kv cache size llama 3.1 70b 128k context": "gpuwise models llama-3.1-70b",
-    "how much vram for flux lora training": "gpuwise fit flux-dev --on 4090 --for lora",
+    "how much vram for flux lora training": "gpuwise fit flux-dev --on 4090 --for finetune",
     "can i train yolo on a gtx 1650": "gpuwise plan yolo --on gtx-1650",
     "cost of 1M tokens with llama 3.3 70b self hosted": "gpuwise capacity llama-3.3-70b --users 100",
     "how do I make deepspeed zero3 faster": "gpuwise tune train.py",

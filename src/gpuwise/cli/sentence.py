@@ -142,8 +142,7 @@ def _finetune(h: Heard) -> Iterator[Offer]:
         way = () if whole else quantized or ("--lora",)
         yield Offer("How long does it take?", ("plan", h.model_or_example, *h.on_gpus, "--tokens", h.tokens, *way))
     if h.does in (IMAGE, VIDEO) and not h.gpus and h.budget_usd is None:
-        method = next((m for m in ("qlora", "lora", "dreambooth") if m in h.text), "finetune")
-        yield Offer("How much memory does it take?", ("fit", h.model_or_example, "--on", USUAL_GPU, "--for", method))
+        yield Offer("How much memory does it take?", ("fit", h.model_or_example, "--on", USUAL_GPU, "--for", "finetune"))
     elif not h.gpus and not re.search(CHOOSES, h.text) and not _has_gpu():
         yield from _pick(h)
     elif h.gpus or (h.budget_usd is None and not re.search(CHOOSES, h.text)):

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.machine.devices.trees import write
 
 from gpuwise.facts.hardware.accelerators import accelerators
 from gpuwise.machine.bench.cases import BenchCase
@@ -249,6 +250,9 @@ def test_calibrating_teaches_fit_and_op_about_this_machine(gpuwise: Any, eight: 
 
 def test_on_this_without_a_gpu_says_what_to_do(gpuwise: Any, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gpuwise.machine.devices.find.find_devices", lambda: DeviceSearch((), {}))
+    cpu = "processor\t: 0\nmodel name\t: QEMU Virtual CPU\n\n"
+    write(home / "root", {"proc/cpuinfo": cpu, "proc/meminfo": "MemTotal: 32768000 kB\n"})
+    monkeypatch.setenv("GPUWISE_ROOT", str(home / "root"))
     for command in (("fit", "llama-3.1-8b"), ("plan", "llama-3.1-8b", "--tokens", "1B")):
         ran = gpuwise(*command, "--on", "this")
         assert ran.code == 2

@@ -12,7 +12,6 @@ from gpuwise.interval import P80
 from gpuwise.report.answers.answer import Answer, Cell, Column, Command, Figure, Number, Phrase, Row, Section, Table, span
 from gpuwise.report.answers.parts import PARTS
 from gpuwise.report.answers.values import At
-from gpuwise.serve.engines.engine import DEFAULT_ENGINE
 from gpuwise.serve.load.targets import statistic_words
 from gpuwise.units import HOUR_S, MEGA, format_duration, format_number, format_usd
 
@@ -73,6 +72,8 @@ def _item(answer: At) -> Phrase:
         return (f"{items} of {answer['made'].text}: ", answer["alone_s"], " each")
     if not tokens.number:
         return items
+    from gpuwise.serve.engines.engine import DEFAULT_ENGINE  # a page is served without what only answers need
+
     program = answer["program"].text
     under = f" under {find_encoder_program(program).name}" if program != DEFAULT_ENGINE and items in TEXTS else ""
     return (f"{items} of ", tokens, f" tokens{under}")

@@ -357,7 +357,7 @@ class Watch:
         """Whether a pass learns from samples of its own: a pass without gradients (a target network, an action for an
         environment), one on what another network made, and a second network on the same batch take no new ones."""
         first = next(iter(tensors_in(given)), None)
-        if first is None or not torch.is_grad_enabled() or first.requires_grad:
+        if first is None or not torch.is_grad_enabled() or first.grad_fn is not None:
             return False
         # not held: a batch lives as long as it would without the watch
         self._taken = [(tensor, by) for tensor, by in self._taken if tensor() is not None]
