@@ -14,7 +14,9 @@ from gpuwise.plan.goal import Wishes, make_goal
 from gpuwise.plan.space.search import find_strategies
 from gpuwise.workload.strategy import STACKS
 
-WRITTEN = [stack for stack in STACKS if tool_of(stack) is not None]
+WRITTEN = [stack for stack in STACKS if (tool := tool_of(stack)) is not None and "nvidia" in tool.vendors]
+REFUSED = {"torchtune"}
+"""Planned also where export refuses the plan in words: replicas and selective recomputing, which its recipes of one kind lack."""
 ASKED = {"full": Wishes(tokens=1e9), "lora": Wishes(tokens=1e9, lora_rank=16), "qlora": Wishes(tokens=1e9, quantized_base=True)}
 SMALL, LARGE = ("llama-3.2-1b", "rtx-4090"), ("llama-3.1-8b", "2xrtx-3090")
 """Where the states do not fit beside one another, and everything that saves memory is looked at."""
@@ -34,7 +36,7 @@ def _gaps(model: str, on: str, wishes: Wishes, stack: str | None = None) -> dict
     return missing
 
 
-@pytest.mark.parametrize("stack", [s for s in WRITTEN if not s.startswith("megatron")])
+@pytest.mark.parametrize("stack", [s for s in WRITTEN if not s.startswith("megatron") and s not in REFUSED])
 def test_each_stack_lays_out_what_its_tool_can_be_told(stack: str) -> None:
     for kind, wishes in ASKED.items():
         assert not _gaps(*LARGE, wishes, stack), kind

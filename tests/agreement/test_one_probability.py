@@ -63,5 +63,8 @@ def test_less_risk_needs_less_and_is_no_faster(model: str, on: str, seq: int, as
     assert bold["fit_probability"] >= 0.6 and usual["fit_probability"] >= 0.9 and careful["fit_probability"] >= 0.999
     on_host = [b["strategy"]["offload_optimizer"] for b in (bold, usual, careful)]
     assert on_host == sorted(on_host)  # the host is asked for help only where nothing is sure enough without
-    seconds = [b["step_time_s"]["expected"] for b in (bold, usual, careful) if not b["strategy"]["offload_optimizer"]]
-    assert all(a <= 1.05 * b for a, b in pairwise(seconds))
+    plans = [b for b in (bold, usual, careful) if not b["strategy"]["offload_optimizer"]]
+    for a, b in pairwise(plans):
+        # another stack is not taken for less than the error of both
+        alike = a["strategy"]["stack"] == b["strategy"]["stack"]
+        assert a["step_time_s"]["expected" if alike else "low"] <= 1.05 * b["step_time_s"]["expected"]
