@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 
 from gpuwise.export.deepspeed import VERSION as DEEPSPEED
 from gpuwise.export.deepspeed import config as deepspeed_config
-from gpuwise.export.job import Job, writes_model
+from gpuwise.export.job import Job, divided, writes_model
 from gpuwise.export.torchrun import PORT, started, torchrun
 from gpuwise.export.written import Written
 from gpuwise.export.yaml import to_yaml
@@ -49,9 +49,7 @@ def gaps(job: Job) -> Iterator[str]:
     s = job.strategy
     if not writes_model(job.arch):
         yield f"{job.arch.name} is not a decoder of text: the script trains no other"
-    for name, degree in (("tensor", s.tp), ("pipeline", s.pp), ("context", s.cp), ("expert", s.ep)):
-        if degree > 1:
-            yield f"{name} parallelism of {degree}"
+    yield from divided(s, "tensor", "pipeline", "context", "expert")
     if s.precision not in ("bf16", "fp16", "fp32", "tf32"):
         yield s.precision
     if s.optimizer not in OPTIMIZERS:
@@ -172,6 +170,11 @@ def notes(job: Job) -> tuple[str, ...]:
 def placeholders(job: Job) -> Iterator[str]:
     """What stands for the user's data and checkpoint."""
     yield f"{job.data} stands for a data set of the Hugging Face hub, or a folder, with a column 'text'"
+    yield from checkpoint_placeholder(job)
+
+
+def checkpoint_placeholder(job: Job) -> Iterator[str]:
+    """What stands for the checkpoint; nothing where the model has a name on the hub."""
     if job.model == "MODEL":
         yield "MODEL stands for a checkpoint: a folder or a name on the Hugging Face hub"
 

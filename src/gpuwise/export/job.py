@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from gpuwise.errors import InputError
@@ -18,6 +19,12 @@ DATA = "DATA"
 def writes_model(arch: Architecture) -> bool:
     """Whether the tools' scripts train ``arch``: a decoder of text."""
     return arch.kind == "decoder" and arch.encoder is None and arch.patches is None
+
+
+def divided(s: Strategy, *kinds: str) -> Iterator[str]:
+    """The parallelism that the layout has of ``kinds`` (``tensor``, ``pipeline``, ``context``, ``expert``), in words."""
+    degrees = {"tensor": s.tp, "pipeline": s.pp, "context": s.cp, "expert": s.ep}
+    yield from (f"{kind} parallelism of {degrees[kind]}" for kind in kinds if degrees[kind] > 1)
 
 
 @dataclass(frozen=True, slots=True)

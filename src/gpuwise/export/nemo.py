@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gpuwise.export import hugging_face as hf
-from gpuwise.export.job import Job, writes_model
+from gpuwise.export.job import Job, divided, writes_model
 from gpuwise.export.torchrun import started, torchrun
 from gpuwise.export.written import Written
 from gpuwise.export.yaml import to_yaml
@@ -23,9 +23,7 @@ def gaps(job: Job) -> Iterator[str]:
     s = job.strategy
     if not writes_model(job.arch):
         yield f"{job.arch.name} is not a decoder of text"
-    for name, degree in (("pipeline", s.pp), ("context", s.cp), ("expert", s.ep)):
-        if degree > 1:
-            yield f"{name} parallelism of {degree}"
+    yield from divided(s, "pipeline", "context", "expert")
     if s.tp > 1 and s.sharding == "none":
         yield f"tensor parallelism of {s.tp} without sharding"
     if s.precision not in ("bf16", "fp32"):
@@ -138,6 +136,5 @@ def write(job: Job) -> Written:
     """torchrun with AutoModel's file."""
     files = {"nemo.yaml": to_yaml(document(job), f"{VERSION}: {job.arch.name} on {job.cluster.label}")}  # type: ignore[arg-type]
     notes = [f"{job.data} stands for a data set of the Hugging Face hub with the columns 'prompt' and 'completion'"]
-    if job.model == "MODEL":
-        notes.append("MODEL stands for a checkpoint: a folder or a name on the Hugging Face hub")
+    notes += hf.checkpoint_placeholder(job)
     return started(job, VERSION, [*torchrun(job), *MODULE, "nemo.yaml"], files, notes)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gpuwise.export import hugging_face as hf
-from gpuwise.export.job import Job
+from gpuwise.export.job import Job, divided
 from gpuwise.export.torchrun import started, torchrun
 from gpuwise.export.written import Written
 from gpuwise.export.yaml import to_yaml
@@ -78,9 +78,7 @@ def gaps(job: Job) -> Iterator[str]:
     s = job.strategy
     if job.hub_id not in MODELS:
         yield f"{job.arch.name}, which is not among its models"
-    for name, degree in (("tensor", s.tp), ("pipeline", s.pp), ("context", s.cp), ("expert", s.ep)):
-        if degree > 1:
-            yield f"{name} parallelism of {degree}"
+    yield from divided(s, "tensor", "pipeline", "context", "expert")
     if s.precision not in ("bf16", "fp32"):
         yield s.precision
     if s.precision == "bf16" and s.master_weights and not s.lora_rank:

@@ -234,15 +234,20 @@ def width_of(form: str) -> int:
     return min(FORMAT_OF_BITS, key=lambda width: abs(math.log(width / bits)))
 
 
+def _published(arch: Architecture) -> str | None:
+    """The format that most weights have in the published checkpoint; None: 16 bits."""
+    return arch.published_experts or arch.published_weights
+
+
 def served_format(arch: Architecture, bits: int) -> str:
     """The engines' format of weights of ``bits``: the published one where the checkpoint has that width (MXFP4 of gpt-oss)."""
-    published = arch.published_experts or arch.published_weights
+    published = _published(arch)
     return FORMAT_OF_BITS[bits] if published is None or width_of(published) != bits else published
 
 
 def served_bits(arch: Architecture, bits: Sequence[int]) -> tuple[int, ...]:
     """Those of ``bits`` that are no wider than the published checkpoint; its own width where all are."""
-    published = arch.published_experts or arch.published_weights
+    published = _published(arch)
     most = max(FORMAT_OF_BITS) if published is None else width_of(published)
     return tuple(b for b in bits if b <= most) or (most,)
 

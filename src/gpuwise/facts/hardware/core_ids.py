@@ -34,8 +34,8 @@ def processor_of_core(name: str, vendor: str, family: int, model: int, stepping:
         known = low is None or high is None or (stepping is not None and low <= stepping <= high)
         if known and record.integer("model_low") <= model <= record.integer("model_high"):
             cpu = cpus()[record.text("taken_as")]
-            said = f"the processor calls itself {name!r}; its cores are {record.text('core')}, taken as {cpu.name}'s"
-            return replace(cpu, name=f"{name} ({record.text('core')})", assumption=said)
+            assumption = f"the processor calls itself {name!r}; its cores are {record.text('core')}, taken as {cpu.name}'s"
+            return replace(cpu, name=f"{name} ({record.text('core')})", assumption=assumption)
     return None
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol, TypeVar
 
+from gpuwise.errors import UnknownNameError
 from gpuwise.facts.loading import shipped_text
 
 
@@ -26,6 +27,14 @@ def find_named(entries: Iterable[Entry], text: str) -> Entry | None:
     """The entry that ``text`` is the id, the name or an alias of, in any case; None where it is of none."""
     spelling = text.strip().lower()
     return next((e for e in entries if spelling in (e.id, e.name.lower(), *e.aliases)), None)
+
+
+def named(entries: Mapping[str, Entry], text: str, kind: str) -> Entry:
+    """:func:`find_named`. Raises UnknownNameError, which calls them ``kind`` and lists them."""
+    found = find_named(entries.values(), text)
+    if found is None:
+        raise UnknownNameError(kind, text, list(entries), hint="it is one of " + ", ".join(entries))
+    return found
 
 
 def find_shipped(file: str, entries: Callable[[], Mapping[str, Entry]], text: str) -> Entry | None:

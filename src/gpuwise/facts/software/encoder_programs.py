@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from functools import cache
 from types import MappingProxyType
 
-from gpuwise.errors import UnknownNameError
 from gpuwise.facts.loading import Field
-from gpuwise.facts.models.named import find_named
+from gpuwise.facts.models.named import named
 from gpuwise.facts.sources import cited_tables
 
 FILE = "encoder_programs.toml"
@@ -63,8 +62,4 @@ def encoder_programs() -> Mapping[str, EncoderProgram]:
 
 def find_encoder_program(text: str) -> EncoderProgram:
     """The program a person means, by id, name or alias in any case. Raises UnknownNameError."""
-    found = find_named(encoder_programs().values(), text)
-    if found is None:
-        known = list(encoder_programs())
-        raise UnknownNameError("program for embeddings", text, known, hint="it is one of " + ", ".join(known))
-    return found
+    return named(encoder_programs(), text, "program for embeddings")

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from functools import cache
 from types import MappingProxyType
 
-from gpuwise.errors import UnknownNameError
 from gpuwise.facts.loading import Field
-from gpuwise.facts.models.named import find_named
+from gpuwise.facts.models.named import named
 from gpuwise.facts.sources import cited_tables
 
 FILE = "speech_programs.toml"
@@ -83,8 +82,4 @@ def speech_programs() -> Mapping[str, SpeechProgram]:
 
 def find_speech_program(text: str) -> SpeechProgram:
     """The program a person means, by id, name or alias in any case. Raises UnknownNameError."""
-    found = find_named(speech_programs().values(), text)
-    if found is None:
-        known = list(speech_programs())
-        raise UnknownNameError("program for speech", text, known, hint="it is one of " + ", ".join(known))
-    return found
+    return named(speech_programs(), text, "program for speech")

@@ -13,7 +13,7 @@ from gpuwise.facts.models.architecture import Architecture
 from gpuwise.serve.disaggregated import Disaggregation
 from gpuwise.serve.engines.engine import DEFAULT_ENGINE, ENGINES, Engine, EngineConfig, check_runs, tensor_parallel
 from gpuwise.serve.engines.settings import FILTERED, Adapters, Drafts, Settings
-from gpuwise.serve.formats import FORMAT_OF_BITS, FORMATS
+from gpuwise.serve.formats import FORMAT_OF_BITS, FORMATS, width_of
 from gpuwise.serve.load.load import Load
 from gpuwise.serve.replica import most_ranks
 from gpuwise.serve.simulate import Server
@@ -406,15 +406,10 @@ def _formats(arch: Architecture, bits: int, wanted: Requirements) -> Sequence[tu
     if wanted.form is not None:
         return [(wanted.form, None)]
     allowed, published = wanted.bits, published_format(arch)
-    if published is not None and (allowed == USUAL_BITS or bits == _bits(published)):
+    if published is not None and (allowed == USUAL_BITS or bits == width_of(published[1] or published[0])):
         return (published,) if allowed != USUAL_BITS or bits == min(allowed) else ()
     plain: list[tuple[str, str | None]] = [(wanted.program.by_bits[bits], None)]
     return [*plain, ("fp8_block", None)] if bits == 8 and arch.moe is not None else plain
-
-
-def _bits(form: tuple[str, str | None]) -> int:
-    """Width that most of a model's weights have in a format."""
-    return round(8 * FORMATS[form[1] or form[0]].bytes_per_weight)
 
 
 def refined(configuration: Configuration) -> Iterator[Configuration]:
