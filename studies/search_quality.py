@@ -5,6 +5,7 @@ Prints each random question on which the exhaustive search is faster by more tha
 
 from __future__ import annotations
 
+import itertools
 import random
 import sys
 from collections.abc import Iterator
@@ -37,9 +38,13 @@ def questions(seed: int) -> Iterator[tuple[str, str, Wishes]]:
     while True:
         task = draw.choice(TASKS)
         wishes = Wishes(tokens=draw.choice([1e8, 1e9, 15e9]), seq_len=draw.choice([512, 1024, 2048, 4096, 8192]), task=task)
-        if task in ("lora", "qlora"):
-            wishes = replace(wishes, lora_rank=16, quantized_base=task == "qlora")
-        yield draw.choice(MODELS), f"{draw.choice([1, 2, 4, 8, 8])}x{draw.choice(CARDS)}", wishes
+        yield draw.choice(MODELS), f"{draw.choice([1, 2, 4, 8, 8])}x{draw.choice(CARDS)}", of_task(wishes)
+
+
+def of_task(wishes: Wishes) -> Wishes:
+    """``wishes`` with the adapters of their task."""
+    adapters = wishes.task in ("lora", "qlora")
+    return replace(wishes, lora_rank=16, quantized_base=wishes.task == "qlora") if adapters else wishes
 
 
 def best(model: str, on: str, wishes: Wishes) -> TrainingEstimate | None:
@@ -51,22 +56,24 @@ def best(model: str, on: str, wishes: Wishes) -> TrainingEstimate | None:
     return next((e for e in found.ranked[:1] if e.fits and e.fit_probability >= 1 - wishes.risk), None)
 
 
-def main(n: int, seed: int) -> None:
-    asked = within = 0
+def asked(seed: int) -> Iterator[tuple[float, str, TrainingEstimate | None, TrainingEstimate]]:
+    """Time of the usual search's best over that of every degree, the question in words and both, of each question that has an
+    answer."""
     for model, on, wishes in questions(seed):
-        if asked == n:
-            break
         usual, every = best(model, on, wishes), best(model, on, replace(wishes, exhaustive=True))
-        if every is None:
-            continue
-        asked += 1
-        times = float("inf") if usual is None else usual.step_time_s.expected / every.step_time_s.expected
+        if every is not None:
+            times = float("inf") if usual is None else usual.step_time_s.expected / every.step_time_s.expected
+            yield times, f"{model} on {on}, {wishes.task}, {wishes.seq_len} tokens", usual, every
+
+
+def main(n: int, seed: int) -> None:
+    within = 0
+    for times, words, usual, every in itertools.islice(asked(seed), n):
         within += times <= WITHIN
         if times > WITHIN:
-            sys.stdout.write(f"{times:.3f}  {model} on {on}, {wishes.task}, {wishes.seq_len} tokens\n")
-            sys.stdout.write(f"       {usual and usual.strategy}\n       {every.strategy}\n")
+            sys.stdout.write(f"{times:.3f}  {words}\n       {usual and usual.strategy}\n       {every.strategy}\n")
             sys.stdout.flush()
-    sys.stdout.write(f"{within} of {asked} within 2 %\n")
+    sys.stdout.write(f"{within} of {n} within 2 %\n")
 
 
 if __name__ == "__main__":

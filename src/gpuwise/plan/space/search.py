@@ -89,7 +89,8 @@ def find_strategies(goal: Goal, n: int = 6, *, only_best: bool = False) -> Searc
     return replace(best, n_strategies=n_strategies, seconds=seconds, notes=(*best.notes, *filter(None, [note])))
 
 
-AGAIN = "everything would be computed again"
+AGAIN, MOVED = "everything would be computed again", "parts would be in host memory"
+"""Why a fit of adapters on the device is still worth a lighter option."""
 
 
 class _Found(Protocol):
@@ -118,10 +119,10 @@ def _improved(goal: Goal, result: F, search: Callable[[Goal], F | None]) -> tupl
         again = search(half)
         if again is not None and _is_worth_it(half, again.first, result.first):
             return again, note
-    why = AGAIN if _repeats(goal, result.first) else ""
+    why = AGAIN if _repeats(goal, result.first) else MOVED if result.by_choice and goal.wishes.fine_tuning else ""
     for lighter, note in _lighter(goal, why if on_device else _nothing(goal)) if why or not on_device else ():
         again = search(lighter)
-        if again is None or _is_undivided(goal, again.first):
+        if again is None:
             continue
         if not on_device and _surely(goal, again.first) and not _is_faster(goal, result.first, again.first):
             further, why = _improved(lighter, again, search)
@@ -269,10 +270,10 @@ def _repeats(goal: Goal, ranked: Sequence[TrainingEstimate]) -> bool:
 
 
 def _lighter(goal: Goal, why: str) -> Iterator[tuple[Goal, str]]:
-    """Options to add for adapters when nothing fits, or only with full recomputation; each on top of those before it, with a
-    note that ends in ``why``. First the chunked loss, by the stack's option. Then for QLoRA, if nothing fits, optimizer states
-    in unified memory, as published (arXiv 2305.14314). Then weights sharded over the GPUs, if the stack replicates them. Never
-    for full fine-tuning, and no option that the user already set."""
+    """Options to add for adapters when nothing fits, or only with full recomputation or parts in host memory; each on top of
+    those before it, with a note that ends in ``why``. First the chunked loss, by the stack's option. Then for QLoRA, if nothing
+    fits, optimizer states in unified memory, as published (arXiv 2305.14314). Then weights sharded over the GPUs, if the stack
+    replicates them. Never for full fine-tuning, and no option that the user already set."""
     if why == AGAIN and goal.cluster.n_accelerators == 1 and find_stack(goal.bases[0].stack).per_op:
         # replayed, a step may need less than the columns of a search have it
         yield replace(goal, wishes=replace(goal.wishes, fixed={**goal.wishes.fixed, "recompute": "none"})), ""
@@ -286,15 +287,11 @@ def _by_fsdp(goal: Goal) -> Goal | None:
     """Adapters on the stack that divides the weights; None where that was not left open, or they are divided already."""
     stack = goal.bases[0].stack
     whole = find_stack(stack).layout.under(adapters=True).shardings == frozenset({"none"})
-    if goal.wishes.stack is not None or not (goal.wishes.fine_tuning and whole and goal.cluster.n_accelerators > 1):
+    open_ = goal.wishes.stack is None and goal.wishes.fixed.get("sharding") is None
+    if not (open_ and goal.wishes.fine_tuning and whole and goal.cluster.n_accelerators > 1):
         return None
     instead = find_stack(stack).instead.asked[0]
     return on_stack(goal, instead, f"{TRAINER_WHY}; the whole model on every GPU does not fit, or fills it: FSDP")
-
-
-def _is_undivided(goal: Goal, ranked: Sequence[TrainingEstimate]) -> bool:
-    """Whether another stack than the goal's was taken to divide weights, and the first leaves them whole on every GPU."""
-    return any(e.strategy.stack != goal.bases[0].stack and e.strategy.sharding == "none" for e in ranked[:1])
 
 
 def _nothing(goal: Goal) -> str:
@@ -308,7 +305,12 @@ def _without_logits(goal: Goal, why: str) -> Iterator[tuple[Goal, str]]:
     if open_ and wishes.fine_tuning and goal.arch.lm_head and option:
         goal = replace(goal, bases=tuple(b.with_(fused_loss=True) for b in goal.bases))
         yield goal, f"{why} with whole logits, so the loss is in chunks ({option})"
-    if why != AGAIN and wishes.optimizer is None and wishes.quantized_base and not wishes.fixed.get("offload_optimizer"):
+    if (
+        why not in (AGAIN, MOVED)
+        and wishes.optimizer is None
+        and wishes.quantized_base
+        and not wishes.fixed.get("offload_optimizer")
+    ):
         goal = replace(goal, bases=tuple(b.with_(optimizer=PAGED_FORM[b.optimizer]) for b in goal.bases))
         yield goal, f"{why} with the optimizer's states on the device, so they are paged: {goal.bases[0].optimizer}"
 

@@ -158,8 +158,7 @@ def full_space(setting: Setting) -> Space:
 
 def default_space(setting: Setting) -> Space:
     """The default search space: powers of two (micro-batches also 3, 5 and 7 times those if they divide the batch), up to
-    eight virtual stages, recomputation of every, every second or every fourth layer, sequence parallelism wherever there is
-    tensor parallelism."""
+    eight virtual stages, sequence parallelism wherever there is tensor parallelism."""
     n = setting.topology.n_accelerators
     whole = full_space(setting)
     largest = min(max(MICRO_BATCH_TOKENS // setting.seq_len, 8), 512)
@@ -170,14 +169,6 @@ def default_space(setting: Setting) -> Space:
         cp=powers_of_two(min(n, max(setting.seq_len // 2048, 1))),
         sequence_parallel=whole.sequence_parallel[:1],
         schedule=("1f1b", "interleaved"),
-        activations=(
-            ("none", 1, False),
-            ("none", 1, True),
-            ("selective", 1, False),
-            ("full", 1, False),
-            ("full", 2, False),
-            ("full", 4, False),
-        ),
     )
 
 
@@ -218,8 +209,8 @@ def offloads(choice: Sequence[int | str | bool]) -> bool:
 
 def advised(space: Space, setting: Setting, fixed: Mapping[str, int | str | bool]) -> Space:
     """``space`` without what the stack's own tool has no option for and ``fixed`` does not ask for."""
-    widens = setting.widens_gradients and not setting.stack.widens_unsharded and setting.topology.n_accelerators > 1
-    if widens and "sharding" not in fixed:
+    replicas = "unsharded" not in setting.stack.asked_only and (setting.stack.widens_unsharded or not setting.widens_gradients)
+    if setting.topology.n_accelerators > 1 and not replicas and "sharding" not in fixed:
         space = replace(space, states=tuple((kind, offload) for kind, offload in space.states if kind != "none"))
     left = setting.stack.asked_only - {name for name in fixed if fixed[name]} - {str(fixed.get("recompute"))}
     if not left:

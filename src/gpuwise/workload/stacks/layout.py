@@ -45,8 +45,8 @@ class LayoutRules:
     """Gradients of 16-bit weights may be accumulated in fp32 on several ranks without sharding; otherwise only with
     ``--sharding none``."""
     asked_only: frozenset[str] = frozenset()
-    """Options among ``recompute_every``, ``offload_activations``, ``offload_optimizer`` and ``selective`` that PyTorch has but
-    the stack's own tool lacks: used only on request."""
+    """Options among ``recompute_every``, ``offload_activations``, ``offload_optimizer``, ``selective`` and ``unsharded``
+    (replicas) that PyTorch has but the stack's own tool lacks: used only on request."""
     expert_tensor: bool = False
     """Experts may be divided over the tensor ranks."""
     chooses_dispatch: bool = False
