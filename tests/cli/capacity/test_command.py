@@ -240,3 +240,12 @@ def test_requests_in_flight_are_answered_as_they_are(gpuwise: Callable[..., Any]
 def test_what_cannot_be_in_flight_is_refused(gpuwise: Callable[..., Any], words: tuple[str, ...], hint: str) -> None:
     ran = gpuwise(*words)
     assert ran.code == 2 and ran.out == "" and hint in ran.err
+
+
+def test_typical_targets_are_wider_where_a_request_alone_misses_them(gpuwise: Callable[..., Any]) -> None:
+    """Two RTX 3090 without NVLink read a long prompt of a chat in 1.1 s: who names no target gets an answer, with the reason."""
+    asked = ("capacity", "qwen3-14b", "--on", "2x3090", "--quick", "--json")
+    ran = gpuwise(*asked)
+    assert ran.code == 0 and "1 s is allowed" in ran.document["nearest_miss"]["why"]
+    assert ran.document["served"] is not None and ran.document["targets"][0]["limit_s"] > 1.0
+    assert gpuwise(*asked, "--slo", "ttft_p95=1s").document["served"] is None

@@ -267,7 +267,9 @@ def capacity(
             from gpuwise.cli.capacity.measure import learnt
 
             wanted = replace(wanted, slowdown=learnt(arch.id, wanted.engine, cluster.accelerator.id))
-        whole = Question(arch, cluster, load, targets, demand, today, wanted, held.price, held.provider)
+        whole = Question(
+            arch, cluster, load, targets, demand, today, wanted, held.price, held.provider, typical=asked.slo is None
+        )
         answer = _finished(_enough(on, whole), None if sent.measure is not None else explain, compare=compare)
         is_open = bool(demand.users or demand.rate_per_s) and not is_counted(on)
     if is_open and answer.served is not None:

@@ -81,7 +81,7 @@ def capacity_answer(document: Mapping[str, Any], budget_usd_per_hour: float | No
         "capacity",
         verdict,
         "no" if dear else "maybe" if asked and more else "yes",
-        (_count(served, asked), served["words"].text, "; ", _within(d)),
+        (_count(served, asked), served["words"].text, "; ", _within(d), _wider(d)),
         list(_figures(d, served, load, each, asked)),
         [
             *ranked,
@@ -98,6 +98,11 @@ def capacity_answer(document: Mapping[str, Any], budget_usd_per_hour: float | No
         Command("Start it", words=(served["start"]["command"].text,)) if served["start"] else None,
         assumed=assumed,
     )
+
+
+def _wider(d: At) -> str:
+    """Why the targets are wider than the typical ones; empty where they are not."""
+    return f", wider than usual. {d['nearest_miss']['why'].text}" if d["nearest_miss"] else ""
 
 
 def _named(model: str) -> str:

@@ -128,7 +128,8 @@ class Miss:
 
 @dataclass(frozen=True, repr=False)
 class Capacity(Shown):
-    """``served`` is None if no configuration meets the targets; then ``miss`` has the nearest result."""
+    """``served`` is None if no configuration meets the targets; then ``miss`` has the nearest result. Both: ``targets`` are wider
+    than the typical ones, which ``miss`` is of."""
 
     arch: Architecture
     cluster: Cluster
@@ -172,6 +173,8 @@ class Question:
     usd_per_hour: float | None = None
     provider: str | None = None
     n: int = FINAL_REQUESTS
+    typical: bool = False
+    """Whether ``targets`` are the workload's default ones: wider where not even a request alone keeps them."""
 
 
 @dataclass(frozen=True)
@@ -183,7 +186,7 @@ class Draft:
     found: Search
     limit: Limit | None
     miss: Miss | None = None
-    """Result that meets the targets by chance only."""
+    """Result that meets the targets by chance only; with a limit, that of narrower typical targets."""
 
     def fleet(self, each: Estimate | None = None, e2e_s: tuple[float, float] | None = None) -> Fleet:
         """The fleet for the demand, of replicas of ``each`` (None: the limit, in any weight format)."""
@@ -218,7 +221,7 @@ class Draft:
             served, miss = None, Miss(served.limit, ZERO_WORDS)
         if served is None and miss is None and found.nearest is not None:
             miss = Miss(found.nearest, why_missed(found.nearest.alone))
-        if suggest and miss is not None:
+        if suggest and served is None and miss is not None:
             miss = replace(miss, feasible=_feasible(q, miss.limit))
         points = self._frontier(served) if compare else None
         notes = _notes(q, served)
@@ -250,6 +253,11 @@ def draft_on(question: Question, progress: Callable[[str], None] = lambda words:
         raise found.error
     progress("the best of them")
     limit = found.best
+    if q.typical and limit is None and found.nearest is not None:
+        near = _feasible(q, found.nearest)
+        if near is not None:
+            wide = draft_on(replace(q, targets=near.targets, typical=False), progress, refine=refine)
+            return replace(wide, miss=wide.miss or Miss(found.nearest, why_missed(found.nearest.alone)))
     if limit is not None and refine:
         limit = with_missed(limit, load, q.targets, q.n)
     elif limit is not None:
@@ -269,7 +277,7 @@ def _feasible(question: Question, limit: Limit) -> Feasible | None:
     """The nearest tried targets that are met reliably."""
     for further in FURTHER:
         targets = nearby(question.targets, limit, further)
-        draft = draft_on(replace(question, targets=targets), refine=False)
+        draft = draft_on(replace(question, targets=targets, typical=False), refine=False)
         if draft.limit is not None and surely_carries(draft.limit, draft.question.load, targets):
             asked = question.demand.rate_per_s is not None or question.demand.users is not None
             return Feasible(targets, draft.limit, draft.fleet(), asked)

@@ -36,8 +36,9 @@ def make_capacity(
     progress: Callable[[str], None] | None = None,
 ) -> Capacity:
     """Capacity of ``on`` for ``workload`` (or a recorded ``trace``) with ``model`` within the targets ``slo``
-    (``ttft_p95=1s,itl_p99=50ms``; None: a time to first token typical for the workload, then reading speed), and the fleet for
-    ``requests_per_s`` or for ``users`` users, who wait ``think_s`` before the next question.
+    (``ttft_p95=1s,itl_p99=50ms``; None: a time to first token typical for the workload, then reading speed, both wider where not
+    even a request alone keeps them), and the fleet for ``requests_per_s`` or for ``users`` users, who wait ``think_s`` before
+    the next question.
 
     ``engine`` may have a version (``vllm@0.19.0``); ``explain`` adds the effects of single changes; ``progress`` receives
     progress messages. Raises InputError and UnknownNameError for invalid input, UnpredictableError if no kernel has a rate.
@@ -63,5 +64,6 @@ def make_capacity(
         Demand(rate, users, think_s, load.peak_over_mean),
         today or datetime.date.today(),
         Requirements(name, version or None, widths or USUAL_BITS, form=form),
+        typical=slo is None,
     )
     return capacity_on(asked, explain=explain, progress=progress or (lambda words: None))
