@@ -11,8 +11,8 @@ from gpuwise.errors import InputError
 from gpuwise.facts.hardware.naming import find_cluster
 from gpuwise.facts.models.catalogue import find_model
 from gpuwise.serve.engines.engine import EngineConfig
-from gpuwise.serve.engines.releases import engine_rules, prompt_graph_most, resolved
-from gpuwise.serve.engines.settings import DRAWN, FILTERED, SAMPLED_ON, Settings
+from gpuwise.serve.engines.releases import client_sampling, engine_rules, prompt_graph_most, resolved
+from gpuwise.serve.engines.settings import DRAWN, FILTERED, GREEDY, SAMPLED_ON, Settings
 from gpuwise.serve.simulate import Requests, Server
 from gpuwise.serve.steady import first_token_time
 
@@ -35,6 +35,12 @@ def test_vllm_0_11_0_does_not_sort_its_logits() -> None:
         for v in ("0.10.2", "0.11.0", "0.11.2", "0.21.0")
     ]
     assert sorts[0] == sorts[2] > 10 * sorts[1] and sorts[1] == sorts[3]
+
+
+def test_the_load_test_of_vllm_is_greedy_before_0_15() -> None:
+    """``vllm bench serve`` sent a temperature of 0 until January 2026 (vllm pull request 32723)."""
+    asked = [client_sampling(EngineConfig("vllm", version=v)) for v in ("0.6.6", "0.12", "0.14.1", "0.15.0", None)]
+    assert asked == [GREEDY, GREEDY, GREEDY, FILTERED, FILTERED]
 
 
 @pytest.mark.parametrize(("version", "sequences", "graph"), [("0.11.0", 128, 256), ("0.11.0", 512, 512), ("0.8.5", 128, 512)])

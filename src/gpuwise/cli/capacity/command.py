@@ -114,7 +114,8 @@ class Constraints:
     enforce_eager: Annotated[bool, Parameter(negative="")] = False
     """Start the engine without CUDA graphs: more memory for the cache, slower steps of few tokens."""
     sampling: Annotated[str | None, Parameter(metavar="greedy|temperature|top-p")] = None
-    """How tokens are chosen: greedy, temperature (by probability), or top-p (or top-k), as most models' own settings say."""
+    """How tokens are chosen: greedy, temperature (by probability), or top-p (or top-k), as most models' own settings say.
+    With --concurrency and vllm before 0.15: greedy, as vllm bench asked."""
     lora: Annotated[str | None, Parameter(metavar="ADAPTERS")] = None
     """LoRA adapters beside the model, used equally often: 50, or 50:32 with a rank, or 50:32:8 with 8 at once."""
     context: Length | None = None
@@ -340,9 +341,13 @@ def _in_flight(
     from gpuwise.facts.hardware.naming import USUAL, find_cluster
     from gpuwise.serve.capacity.closed import closed_on
     from gpuwise.serve.capacity.document import closed_document
+    from gpuwise.serve.engines.engine import EngineConfig
+    from gpuwise.serve.engines.releases import client_sampling
 
     if on is None:
         raise InputError("--concurrency needs --on", hint="name the accelerators: --on H100-SXM")
+    if constraints.sampling is None:
+        wanted = replace(wanted, sampling=client_sampling(EngineConfig(wanted.engine, version=wanted.version)))
     with progress("simulating") as say:
         answer = closed_on(
             arch,

@@ -13,7 +13,7 @@ from gpuwise.errors import InputError
 from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.serve.engines.engine import ENGINES, EngineConfig, version_number
-from gpuwise.serve.engines.settings import EngineRules, Settings, Tier
+from gpuwise.serve.engines.settings import FILTERED, GREEDY, EngineRules, Settings, Tier
 from gpuwise.units import GIB
 from gpuwise.workload.blocks.kinds import LATENT, block_counts
 
@@ -55,6 +55,11 @@ def _rules_at(engine: str, version: str | None) -> EngineRules:
     if not old_enough:
         raise InputError(f"{engine} {version} is not simulated", hint=f"the oldest is {rows[0].since}")
     return old_enough[-1]
+
+
+def client_sampling(config: EngineConfig) -> str:
+    """Sampling of requests from the load test of the engine's release: greedy, or as most models' own settings say."""
+    return GREEDY if engine_rules(config).greedy_client else FILTERED
 
 
 def resolved(settings: Settings, config: EngineConfig, accelerator: Accelerator, context: int | None = None) -> Settings:

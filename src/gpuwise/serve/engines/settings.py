@@ -202,6 +202,8 @@ class EngineRules:
     probable, on an H100; 0: within what a sequence costs."""
     filtered: tuple[float, float] = (0.0, 0.0)
     """The same of a step that draws from the most probable."""
+    greedy_client: bool = False
+    """The engine's own load test asks for the most probable token."""
     host_sequence_s: float = 0.0
     """Scheduler seconds of each sequence of a step beyond the fitted costs."""
     draft_host_s: tuple[float, float] = (0.0, 0.0)
