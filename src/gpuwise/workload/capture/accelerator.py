@@ -16,8 +16,8 @@ import torch
 from gpuwise.errors import InputError
 from gpuwise.workload.capture.device import autocast, compiler_guard, imports, symbols, tensor_api
 from gpuwise.workload.capture.device import cuda_api as device_api
-from gpuwise.workload.capture.device.ledger import HOST, inside
-from gpuwise.workload.capture.device.patching import Patches
+from gpuwise.workload.capture.device.ledger import inside
+from gpuwise.workload.capture.device.patching import Patches, default_device
 from gpuwise.workload.capture.device.state import DeviceState
 from gpuwise.workload.capture.ops import composites, data_dependent, flexible, regions, tensor_types
 from gpuwise.workload.capture.ops.dispatch import CaptureMode
@@ -49,9 +49,9 @@ class FakeAccelerator(DeviceState):
         return self
 
     def _enter(self) -> None:
-        dtype, device = torch.get_default_dtype(), torch.get_default_device()
+        dtype = torch.get_default_dtype()
         self._exits.append(lambda: torch.set_default_dtype(dtype))
-        self._exits.append(lambda: torch.set_default_device(None if device == HOST else device))
+        self._exits.append(default_device())
         lift = torch._C._only_lift_cpu_tensors()
         torch._C._set_only_lift_cpu_tensors(True)
         self._exits.append(lambda: torch._C._set_only_lift_cpu_tensors(lift))

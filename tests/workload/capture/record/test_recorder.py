@@ -15,6 +15,7 @@ from torch.nn import functional as F  # noqa: E402
 import gpuwise  # noqa: E402
 from gpuwise.errors import InputError, UnknownNameError  # noqa: E402
 from gpuwise.workload.capture.captured import Capture, Category, OpFlag  # noqa: E402
+from gpuwise.workload.capture.record import graph  # noqa: E402
 from gpuwise.workload.capture.record.rows import rows_of  # noqa: E402
 from gpuwise.workload.row_codes import Kind, Phase  # noqa: E402
 from gpuwise.workload.step import OpTable  # noqa: E402
@@ -437,3 +438,22 @@ def test_a_wrapper_that_is_gone_contains_nothing(wrapped: bool) -> None:
     capture = gpuwise.capture(make)
     assert capture.parameter_count == sum(p.numel() for p in Net().parameters()) > capture.trainable_count > 0
     assert "blocks.1.up" in capture.modules
+
+
+def test_saved_tensor_hooks_are_noted_where_torch_cannot_report_them() -> None:
+    """Without that, reading what the graph has saved would run every checkpoint again (torch before 2.10)."""
+    enter = torch.autograd.graph.saved_tensors_hooks.__enter__
+    end = graph.watch_hooks()
+    try:
+        assert not graph.hooks_seen[0]
+        with torch.autograd.graph.save_on_cpu():
+            assert graph.hooks_seen[0]
+    finally:
+        end()
+    assert torch.autograd.graph.saved_tensors_hooks.__enter__ is enter
+
+
+def test_the_default_device_is_forgotten_where_it_was_never_set() -> None:
+    gpuwise.capture(Net(), torch.randn(BATCH, WIDTH), device="cpu")
+    assert torch.get_default_device().type == "cpu"
+    assert getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None) is None

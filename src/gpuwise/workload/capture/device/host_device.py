@@ -11,10 +11,18 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _foreach_utils
 
 from gpuwise.workload.capture.device.ledger import inside
-from gpuwise.workload.capture.device.patching import Patches
+from gpuwise.workload.capture.device.patching import Patches, default_device
 from gpuwise.workload.capture.device.state import DeviceState
 
-_CPU = torch.device("cpu")
+_RECURRENT = frozenset(
+    {"lstm", "gru", "rnn_tanh", "rnn_relu", "lstm_cell", "gru_cell", "rnn_tanh_cell", "rnn_relu_cell"}
+)  # fmt: skip
+
+
+def _as_pretended(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value if value.is_meta else value.to("cuda:0")
+    return type(value)(map(_as_pretended, value)) if type(value) in (tuple, list) else value
 
 
 def _is_cpu(value: Any) -> bool:
@@ -39,13 +47,13 @@ class HostAsDevice(TorchFunctionMode):
         for module in (_foreach_utils, optimizer):  # on the host, optimizers loop over parameters
             self._patches.set(module, "_get_foreach_kernels_supported_devices", list)
         self._accelerator.host_is_device = True
-        self._default = torch.get_default_device()
+        self._restore = default_device()
         torch.set_default_device("cuda:0")
         return super().__enter__()
 
     def __exit__(self, *exc: Any) -> None:
         super().__exit__(*exc)
-        torch.set_default_device(None if self._default == _CPU else self._default)
+        self._restore()
         self._accelerator.host_is_device = False
         self._patches.undo()
 
@@ -58,4 +66,6 @@ class HostAsDevice(TorchFunctionMode):
         device = kwargs.get("device")
         if device is not None and _is_cpu(device):
             kwargs = {**kwargs, "device": "cuda:0"}
+        if getattr(func, "__name__", "") in _RECURRENT:  # these compare devices themselves
+            args = tuple(_as_pretended(a) for a in args)
         return func(*args, **kwargs)

@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
+
+import torch
 
 _ABSENT = object()
 
@@ -67,3 +69,17 @@ def register_kernel(library: Any, name: str, function: Any, key: str) -> None:
     would choose, for the length of a capture.
     """
     library.m.impl(name, key, function, False)
+
+
+def default_device() -> Callable[[], None]:
+    """A function that makes torch's default device again what it is now. Where it was never set, that is forgotten too:
+    ``get_default_device`` of torch 2.7 fails after ``set_default_device(None)``."""
+    place: Any = torch._GLOBAL_DEVICE_CONTEXT  # type: ignore[attr-defined]
+    context = getattr(place, "device_context", None)
+
+    def restore() -> None:
+        torch.set_default_device(None if context is None else context.device)
+        if context is None:
+            del place.device_context
+
+    return restore

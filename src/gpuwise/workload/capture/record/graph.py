@@ -3,14 +3,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 
 _NAMES: dict[type, tuple[str, ...]] = {}
 hooks_seen = [False]
-"""Whether saved-tensor hooks were in use since the step began."""
+"""Whether saved-tensor hooks were in use since the capture began."""
+
+
+def watch_hooks() -> Callable[[], None]:
+    """Note the use of saved-tensor hooks in :data:`hooks_seen`; returns the function that ends it."""
+    hooks = torch.autograd.graph.saved_tensors_hooks
+    enter = hooks.__enter__
+    hooks_seen[0] = False
+
+    def noted(self: Any) -> None:
+        hooks_seen[0] = True
+        enter(self)
+
+    hooks.__enter__ = noted
+
+    def end() -> None:
+        hooks.__enter__ = enter
+
+    return end
 
 
 def saved_tensors(roots: Any) -> Iterator[torch.Tensor]:
@@ -47,7 +65,7 @@ def _saved_by(node: Any) -> Iterator[torch.Tensor]:
 
 
 def _value(raw: Any, node: Any, name: str) -> Any:
-    """The saved tensor, None if a hook is registered; torch before 2.9 cannot report that, so any hooks in the step
+    """The saved tensor, None if a hook is registered; torch before 2.10 cannot report that, so any hooks in the capture
     (:data:`hooks_seen`) give None."""
     if hasattr(raw, "unpack_hook"):
         return raw.data if raw.unpack_hook is None else None

@@ -14,6 +14,7 @@ from torch.optim import optimizer as torch_optimizer
 
 from gpuwise.workload.capture.captured import Capture, Category, Finding, ModuleCall, OpFlag, Parameter, Settings, StepSpan
 from gpuwise.workload.capture.ops.nested import tensors_in
+from gpuwise.workload.capture.record import graph
 from gpuwise.workload.capture.record.lines import ENGINE, GRADIENT_ROOT, OPTIMIZER, Lines
 from gpuwise.workload.capture.record.modules import Modules
 from gpuwise.workload.capture.record.settings import settings_now
@@ -68,6 +69,7 @@ class Recorder:
             torch_optimizer.register_optimizer_step_pre_hook(self._before_update),
             torch_optimizer.register_optimizer_step_post_hook(self._after_update),
         ]
+        self._unwatch_hooks = graph.watch_hooks()
         self._engine = original = torch.autograd.graph._engine_run_backward
 
         def run(tensors: Any, *args: Any, **kwargs: Any) -> Any:
@@ -84,6 +86,7 @@ class Recorder:
         if self._engine is not None:
             torch.autograd.graph._engine_run_backward = self._engine
             torch.autograd._engine_run_backward = self._engine
+            self._unwatch_hooks()
         self._handles, self._engine = [], None
 
     # --- observer ---
@@ -287,9 +290,7 @@ class Recorder:
                 self._note_gradients()
 
     def _note_saved(self, roots: Any) -> None:
-        from gpuwise.workload.capture.record.graph import saved_tensors
-
-        self.storages.mark(saved_tensors(roots), self.storages.saved)
+        self.storages.mark(graph.saved_tensors(roots), self.storages.saved)
 
     def _before_update(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         self._updating(1)
