@@ -360,3 +360,47 @@ def test_a_default_type_of_cuda_makes_tensors_there_and_is_put_back(tmp_path: Pa
     path.write_text(TRAINS)
     assert find_target(str(path), whole=True).capture().parameter_count == 72
     assert torch.get_default_device().type == "cpu" and torch.zeros(1).device.type == "cpu"
+
+
+HOST_DATA = """
+rows = torch.arange(20_000)
+edges = torch.stack([rows, rows.flip(0) * (rows % 2)])
+kept = edges[:, edges[0] != edges[1]]
+assert kept.shape[1] == int((edges[0] != edges[1]).sum()) and int(kept.max()) == 19_999
+chosen = torch.zeros(20_000, dtype=torch.bool)
+chosen[kept[0, :50]] = True
+model = nn.Linear(64, 4).cuda()
+optimizer = torch.optim.SGD(model.parameters())
+for _ in range(9):
+    x = torch.randn(20_000, 64).cuda()[chosen.cuda()]
+    optimizer.zero_grad()
+    model(x).square().mean().backward()
+    optimizer.step()
+"""
+
+
+def test_data_prepared_on_the_host_has_its_values(tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    path.write_text("import torch\nfrom torch import nn\n" + HOST_DATA)
+    assert len(find_target(str(path), whole=True).capture().steps) == 2
+
+
+ON_THE_HOST = """
+import numpy as np
+net, rnn = nn.Linear(100, 10), nn.RNN(10, 10)
+optimizer = torch.optim.Adam([*net.parameters(), *rnn.parameters()])
+for _ in range(9):
+    noise = torch.FloatTensor(np.random.normal(0, 1, (64, 100)))
+    y = net(net.weight.mean() * noise)
+    steps = torch.from_numpy(y.detach().numpy())
+    out, _ = rnn(torch.zeros(5, 1, 10), torch.zeros(1, 1, 10))
+    optimizer.zero_grad()
+    (y.mean() + out.mean() + steps.mean()).backward()
+    optimizer.step()
+"""
+
+
+def test_a_script_of_the_host_mixes_tensors_of_arrays_with_its_own(tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    path.write_text("import torch\nfrom torch import nn\n" + ON_THE_HOST)
+    assert len(find_target(str(path), whole=True).capture(device="cpu").steps) == 2

@@ -135,7 +135,7 @@ def _install_reads(acc: DeviceState, patches: Patches, device: Any) -> None:
         import numpy as np
 
         where = device(self)
-        if where.type != "cpu" and not force:
+        if where.type != "cpu" and not force and not acc.host_is_device:
             raise TypeError(_NUMPY_ERROR.format(where))
         if where.type == "cuda":
             acc.sync("a tensor is copied to the host (.numpy(force=True))")

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from gpuwise.workload.capture.captured import OpFlag
 from gpuwise.workload.capture.device.laws import UNKNOWN_SHARE, balanced
-from gpuwise.workload.capture.device.ledger import CUDA0, META
+from gpuwise.workload.capture.device.ledger import META
 from gpuwise.workload.capture.device.values import KNOWN_WHOLE_LIMIT, Values
 
 if TYPE_CHECKING:
@@ -275,6 +275,8 @@ def index(mode: CaptureMode, info: OpInfo, args: Any, kwargs: Any) -> Any:
     bounded, masks = _bound_masks(mode, indices)
     if not masks:
         return mode.run(info, args, kwargs)
+    if not mode.acc.is_device(x):
+        return mode.run(info, (x, bounded), kwargs)
     mode.acc.sync("indexing with a boolean mask: the host waits for the count")
     _note_size(mode, "the size of a tensor indexed by a boolean mask", *masks)
     return mode.run(info, (x, bounded), kwargs, _SYNC)
@@ -295,7 +297,7 @@ def _bound_masks(mode: CaptureMode, indices: Any) -> tuple[list[Any], tuple[int,
         masks = n, item.numel()
         for _ in range(item.dim()):
             position = _empty((n,), torch.int64)
-            mode.ledger.see(position, CUDA0)
+            mode.ledger.see(position, mode.ledger.label(item))
             out.append(position)
     return out, masks
 

@@ -1,8 +1,8 @@
 # pyright: basic, reportPrivateImportUsage=false, reportAttributeAccessIssue=false
 """The dispatch mode of a capture: every aten operation passes here, below autograd and above the kernels.
 
-Tensors on the fake device are plain meta tensors, so is every host tensor of more than ``HOST_LIMIT`` elements; small
-host tensors are real and keep their values.
+Tensors on the fake device are plain meta tensors, so is every host tensor that may be a weight (floating point, of more than
+``HOST_LIMIT`` elements, made from no other tensor); other host tensors are real and keep their values up to ``REAL_LIMIT``.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 aten = torch.ops.aten
 HOST_LIMIT = 4096
 """Host tensors with up to this many elements stay real."""
+REAL_LIMIT = 2**22
+"""So do those with up to this many elements that are data: integers, and what is computed from real tensors."""
 _MIXING_ALLOWED = frozenset(
     {
         "aten::copy_",
@@ -237,7 +239,7 @@ class CaptureMode(PlainMode):
                     device, mixed = label, device
                 else:
                     mixed = label
-        if mixed is not None and info.func._schema.name not in _MIXING_ALLOWED:
+        if mixed is not None and not self.acc.host_is_device and info.func._schema.name not in _MIXING_ALLOWED:
             self.acc.mixed(info.func, device, mixed)
         return device or CUDA0
 
@@ -258,7 +260,7 @@ class CaptureMode(PlainMode):
             return func_direct(func, args, kwargs)
         if info.has_device and (not scan.cpu or info.takes_size or any(t.numel() > HOST_LIMIT for t in scan.cpu)):
             spec = self._kernel(info, args, {**kwargs, "device": META}, scan)
-            if isinstance(spec, Tensor) and spec.numel() > HOST_LIMIT:
+            if isinstance(spec, Tensor) and spec.numel() > _real_limit(info, spec):
                 self.ledger.see(spec, HOST)
                 return spec
         return self._adopt_host(func_direct(func, args, kwargs), scan)
@@ -266,7 +268,7 @@ class CaptureMode(PlainMode):
     def _adopt_host(self, result: Any, scan: Scan) -> Any:
         """Large real results become pretended host tensors, so that building a model on the host stays cheap."""
         if isinstance(result, Tensor):
-            if result.numel() <= HOST_LIMIT or result.is_meta or result.layout is not torch.strided:
+            if result.numel() <= REAL_LIMIT or result.is_meta or result.layout is not torch.strided:
                 return result
             key = result.untyped_storage()._cdata
             if any(t.layout is torch.strided and t.untyped_storage()._cdata == key for t in scan.cpu):
@@ -277,6 +279,12 @@ class CaptureMode(PlainMode):
         if type(result) in (list, tuple):
             return type(result)([self._adopt_host(r, scan) for r in result])
         return result
+
+
+def _real_limit(info: OpInfo, made: Tensor) -> int:
+    """Elements up to which what an operation makes on the host is computed."""
+    is_data = info.func is aten._to_copy.default or not (made.is_floating_point() or made.is_complex())
+    return REAL_LIMIT if is_data else HOST_LIMIT
 
 
 def _is_host(device: Any) -> bool:
