@@ -154,3 +154,39 @@ def test_a_whole_script_is_changed_too_and_its_loader_cut(tmp_path: Path) -> Non
     assert loaded.tried((Change("optimizer", "momentum"),)) is not None and not loaded.failed
     plain = trial(SCRIPT.format(data="", batches="[(torch.randn(64, 64), torch.randint(0, 10, (64,)))] * 3"))
     assert plain.tried(parts) is None and plain.failed == [("micro-batch 16", "its batch does not come from a DataLoader")]
+
+
+OWN_OPTIMIZER = """
+import torch
+from torch import nn
+
+class Own(torch.optim.Optimizer):
+    def __init__(self, params, lr):
+        super().__init__(params, dict(lr=lr))
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for p in self.param_groups[0]["params"]:
+            state = self.state[p]
+            for name in STATES:
+                state.setdefault(name, torch.zeros_like(p)).lerp_(p.grad, 0.1)
+            p.sub_(state["first"] * self.defaults["lr"])
+
+net = nn.Sequential(*(nn.Linear(4096, 4096) for _ in range(8))).cuda()
+optimizer = Own(net.parameters(), lr=1e-3)
+for _ in range(99):
+    optimizer.zero_grad()
+    net(torch.randn(8, 4096, device="cuda")).square().mean().backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize("states", [("first", "second", "slow"), ("first",)])
+def test_an_optimizer_of_ones_own_with_heavy_states_is_offered_lighter_ones(states: tuple[str, ...], tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(OWN_OPTIMIZER.replace("STATES", repr(states)))
+    card, source = find_cluster("t4").accelerator, source_of(str(path))
+    capture, sites = source.captured(card, None)
+    found = find_remedies(source, card, capture, sites, measure(capture, card), batch=8).singles
+    offered = {r.changes[0].argument for r in found if r.changes[0].name == "optimizer"}
+    assert offered == ({"adamw8bit", "adafactor", "momentum"} if len(states) > 1 else set())

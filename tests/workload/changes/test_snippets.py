@@ -53,6 +53,11 @@ def test_another_optimizer_keeps_its_arguments() -> None:
     assert "+ optimizer = bitsandbytes.optim.AdamW8bit(net.parameters(), lr=3e-4)  # usual" in lines
 
 
+@pytest.mark.parametrize(("name", "called"), [("AdamW", "torch.optim.AdamW([p]"), ("Own", " Own([p]")])
+def test_an_optimizer_of_ones_own_is_not_called_torchs(name: str, called: str) -> None:
+    assert any(called in line for line in snippet([Change("step_in_backward")], replace(KNOWN, optimizers=(name,))))
+
+
 def test_gradients_set_to_none() -> None:
     assert snippet([Change("set_to_none")], KNOWN)[-1] == "+ opt.zero_grad(set_to_none=True)"
 

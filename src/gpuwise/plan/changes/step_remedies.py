@@ -7,6 +7,7 @@ order of step time per freed byte, and each stack is captured.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass
 
@@ -34,6 +35,8 @@ EXPANDABLE = "expandable_segments:True"
 LOW = frozenset({"bf16", "fp16"})
 KEPT = 2**20
 """Minimum bytes that stay allocated from the previous step for which freeing them is tried."""
+ONE_STATE = 4.0
+"""Bytes a weight of one state in 32 bits: where an optimizer has more, also one of a person's own, lighter ones are tried."""
 CHECKPOINT_TARGETS = (0.98, 0.9, 0.8)
 """Shares of what tensors may take that checkpoints are chosen for, in turn: gaps between blocks take the rest."""
 
@@ -152,8 +155,9 @@ def memory_changes(capture: Capture, sites: Sites, accelerator: Accelerator, con
     yield from half_precision(capture, weights, major)
     if major >= 8 and "fp32" in weights:
         yield (Change("low_precision", "bf16"),)
-    if adam:
+    if adam or _state_bytes_per_weight(capture) > ONE_STATE:
         yield (Change("optimizer", "adamw8bit"),)
+        yield (Change("optimizer", "adafactor"),)
         yield (Change("optimizer", "momentum"),)
     if sites.n_linear >= 4 and sites.n_conv == 0 and sites.has_blocks and len(sites.optimizers) == 1:
         yield (Change("lora", LORA_RANK),)
@@ -163,6 +167,13 @@ def half_precision(capture: Capture, weights: Set[str], major: int) -> Iterator[
     """Autocast in the format for compute capability ``major``, for a step that computes in none of half precision."""
     if not LOW & (set(capture.settings.autocast_dtypes) | weights) and major >= 7:
         yield (Change("autocast", "bf16" if major >= 8 else "fp16"),)
+
+
+def _state_bytes_per_weight(capture: Capture) -> float:
+    """Bytes of optimizer states for each value that is trained; 0 where no parameter of the model is known."""
+    n_values = sum(math.prod(p.shape) for p in capture.parameters if p.trainable)
+    states = capture.bytes_by_category(len(capture.event_sign) - 1).get(Category.OPTIMIZER, 0)
+    return states / n_values if n_values else 0.0
 
 
 def _alive_between(capture: Capture, *categories: Category) -> bool:

@@ -70,7 +70,7 @@ MAKER = "where the optimizer is made"
 def _fused_optimizer(code: Code, fused: Any) -> Written:
     site = code.sites.optimizer
     arguments: dict[str, object] = {"foreach": False} if fused is False else {"fused": True}
-    called = f"torch.optim.{next(iter(code.sites.optimizers), 'AdamW')}"
+    called = _optimizer_class(code)
     return _with_arguments(code, site, (*FUSED_OPTIMIZERS, *code.sites.optimizers), MAKER, arguments, called)
 
 
@@ -410,12 +410,17 @@ def _statement(script: Script, site: Site) -> ast.stmt | None:
     return None
 
 
+def _optimizer_class(code: Code) -> str:
+    """The class of the step's optimizer, as a script names it that imports torch."""
+    name = next(iter(code.sites.optimizers), "AdamW")
+    return f"torch.optim.{name}" if name in EVERY_OPTIMIZER else name
+
+
 def _step_in_backward(code: Code, _: Any) -> Written:
-    kind = code.sites.optimizers[0] if code.sites.optimizers else "AdamW"
     return _sketch(
         None,
         "in place of the optimizer; no gradient clipping, no GradScaler",
-        f"+ parts = {{p: torch.optim.{kind}([p], lr=lr) for p in {code.sites.model}.parameters()}}",
+        f"+ parts = {{p: {_optimizer_class(code)}([p], lr=lr) for p in {code.sites.model}.parameters()}}",
         "+ def update(p):",
         "+     parts[p].step(); parts[p].zero_grad()",
         "+ for p in parts:",
