@@ -40,7 +40,7 @@ class RealStorages(TorchDispatchMode):
 
     def _see(self, storage: Any) -> None:
         key, nbytes = storage._cdata, storage.nbytes()
-        if key in self.alive:
+        if key in self.alive or not nbytes:  # until torch 2.9 a checkpoint makes an empty tensor
             return
 
         def dead(_: Any) -> None:
@@ -161,7 +161,7 @@ def test_every_storage_of_the_steady_step_is_born_and_freed_as_in_a_real_run(mak
             strict=True,
         )
     )
-    assert mine == _real(make)
+    assert [event for event in mine if event[1]] == _real(make)
 
 
 def test_adamw_on_the_host_holds_what_it_holds_in_a_real_run() -> None:
