@@ -154,6 +154,7 @@ THOROUGH = {
     "docs/test_pages.py": 4,
     "export/test_command.py": 2,
     "fuzz/test_command_line.py": 3,
+    "fuzz/test_named_files.py": 4,
     "lab/test_compiler.py": 3,
     "lab/test_exercises.py": 3,
     "lab/test_kernel.py": 3,

@@ -234,7 +234,6 @@ OWN_PLACES = re.compile(r"files\(|__file__|\b_?(DATA|SOURCES|TABLE|PUBLISHED|FIL
 """In what is opened: a file of the package, or of the system."""
 ELSEWHERE = {
     "files.py": "the reader itself",
-    "calibrate/machine/calibration.py": "what gpuwise itself stored in its folder",
     "calibrate/attention/rows.py": "pyarrow opens by name what the reader has checked",
     "calibrate/gemm/rows.py": "pyarrow opens by name what the reader has checked",
     "calibrate/tables.py": "pyarrow opens by name what the reader has checked",
@@ -253,7 +252,6 @@ ELSEWHERE = {
     "records/store.py": "what gpuwise itself stored; SQLite opens by name",
     "testing": "doubles of drivers, for tests",
     "train/profile/trace_reader.py": "gzip unpacks a stream that the reader has opened",
-    "train/profile/verdict.py": "what gpuwise itself stored in its folder",
     "train/ranks/beat.py": "what ranks of the same run wrote",
     "train/ranks/hugging_face.py": "numpy opens by name what the reader has checked",
     "train/ranks/launch.py": "what ranks of the same run wrote",
@@ -262,7 +260,6 @@ ELSEWHERE = {
     "train/tune/parity.py": "what a child of this program wrote",
     "train/tune/energy.py": "the kernel's files",
     "train/tune/gate.py": "what a child of this program wrote",
-    "tui/preferences.py": "what gpuwise itself stored in its folder",
     "ui/application.py": "files of the package",
     "workload/stacks/stack.py": "files of the package",
     "workload/tables/table.py": "files of the package",

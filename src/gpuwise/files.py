@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import math
 import os
 import re
@@ -40,7 +41,7 @@ def open_file(path: Path, *, most: int = MOST_BYTES, hint: str = CHECK) -> Binar
             raise FileError(f"is a {kind}, not a regular file", file=str(path), hint=hint)
         # it may be another by now: O_NONBLOCK opens a pipe without a writer
         flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
-        file = os.fdopen(os.open(path, flags), "rb")
+        file = io.BufferedReader(_Named(os.open(path, flags), path, hint))
     except (OSError, ValueError) as error:  # ValueError: a name with a zero byte
         _unreadable(path, error, hint)
     found = os.fstat(file.fileno())
@@ -50,9 +51,30 @@ def open_file(path: Path, *, most: int = MOST_BYTES, hint: str = CHECK) -> Binar
     _refuse_size(str(path), most)
 
 
+class _Named(io.FileIO):
+    """A file whose failing reads (a damaged disk, a network that is gone) are FileErrors that name it."""
+
+    def __init__(self, descriptor: int, path: Path, hint: str) -> None:
+        super().__init__(descriptor)
+        self._path, self._hint = path, hint
+
+    def readinto(self, buffer: Any, /) -> int | None:
+        try:
+            return super().readinto(buffer)
+        except OSError as error:
+            _unreadable(self._path, error, self._hint)
+
+    def readall(self) -> bytes:
+        try:
+            return super().readall()
+        except OSError as error:
+            _unreadable(self._path, error, self._hint)
+
+
 def check_file(path: Path, *, most: int = MOST_BYTES, hint: str = CHECK) -> Path:
     """``path``, for a library that opens it by its name. Raises FileError as :func:`open_file` does."""
-    open_file(path, most=most, hint=hint).close()
+    with open_file(path, most=most, hint=hint) as file:
+        file.read(1)
     return path
 
 
@@ -63,10 +85,7 @@ def read_bytes(path: Path, *, most: int = MOST_BYTES, hint: str = CHECK, text: b
     n = 0
     with open_file(path, most=most, hint=hint) as file:
         while True:
-            try:
-                part = file.read(min(most + 1 - n, BLOCK))
-            except OSError as error:
-                _unreadable(path, error, hint)
+            part = file.read(min(most + 1 - n, BLOCK))
             if not part:
                 return b"".join(parts)
             if not parts and len(part) == BLOCK and not part.strip(b"\0"):

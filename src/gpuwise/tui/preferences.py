@@ -11,6 +11,9 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, cast
 
+from gpuwise.errors import FileError
+from gpuwise.files import read_json
+
 
 @dataclass(frozen=True, slots=True)
 class Preferences:
@@ -35,8 +38,8 @@ def preferences_path() -> Path:
 def recall(path: Path | None = None) -> Preferences:
     """The stored preferences; the defaults if there are none or they are unreadable."""
     try:
-        saved = json.loads((path or preferences_path()).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        saved = read_json(path or preferences_path())
+    except FileError:
         return Preferences()
     if not isinstance(saved, dict):
         return Preferences()

@@ -14,9 +14,10 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from gpuwise.errors import DataError, GpuwiseError
+from gpuwise.errors import DataError, FileError, GpuwiseError
 from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.facts.hardware.corrections import LAUNCH_KEY, Correction
+from gpuwise.files import read_json
 from gpuwise.records.record import Record
 from gpuwise.records.store import records_path
 
@@ -220,14 +221,12 @@ def save(devices: Sequence[DeviceCoefficients], path: Path | None = None) -> Pat
 def load(path: Path | None = None) -> list[DeviceCoefficients]:
     """Fits of this machine; may be empty. Raises DataError on a corrupt or newer file."""
     path = coefficients_path() if path is None else path
-    try:
-        document = json.loads(path.read_text("utf-8"))
-    except FileNotFoundError:
+    if not path.exists():
         return []
-    except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror}", hint="check its rights") from None
-    except ValueError:
-        raise DataError(f"{path} is corrupt", hint=f"remove it; {_HINT}") from None
+    try:
+        document = read_json(path)
+    except FileError as error:
+        raise DataError(error.message, hint=f"remove it; {_HINT}") from None
     newer = isinstance(document, dict) and cast("dict[str, Any]", document).get("schema")
     if isinstance(newer, int) and newer > SCHEMA:
         raise DataError(f"{path} was written by a newer gpuwise", hint="pip install -U gpuwise")

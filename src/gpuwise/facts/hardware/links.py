@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -99,16 +100,17 @@ LONGEST_PATH = 255
 def _matrix(text: str) -> Mapping[str, Sequence[str]]:
     """The rows of ``nvidia-smi topo -m``, a path for each GPU. Raises InputError where ``text`` is neither its output nor a file
     of it."""
+    named = "this is"
     if "\n" not in text:
-        if len(text) > LONGEST_PATH or not Path(text).is_file():
+        if len(text) > LONGEST_PATH or not os.path.lexists(text):
             raise InputError(f"no links are called {text[:LONGEST_PATH]!r}, and no file", hint=EXAMPLES)
-        text = read_text(Path(text))
+        named, text = f"{text} is", read_text(Path(text))
     lines = [line.split() for line in re.sub(r"\x1b\[[0-9;]*m", "", text).splitlines()]
-    names: list[str] = max([_leading(words) for words in lines], key=len)
+    names = max([[], *map(_leading, lines)], key=len)
     rows = {words[0]: words[1 : len(names) + 1] for words in lines if words and words[0] in names and len(_leading(words)) == 1}
     good = all(len(r) == len(names) and all(p in ("X", *_PATHS) or re.fullmatch(r"NV\d+", p) for p in r) for r in rows.values())
     if not names or list(rows) != names or not good:
-        raise InputError("this is not the output of `nvidia-smi topo -m`", hint="nvidia-smi topo -m > topology.txt")
+        raise InputError(f"{named} not the output of `nvidia-smi topo -m`", hint="nvidia-smi topo -m > topology.txt")
     return rows
 
 

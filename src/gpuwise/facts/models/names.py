@@ -93,7 +93,7 @@ def _plain(tokens: Tokens) -> Tokens:
 def _unversioned(tokens: Tokens) -> Tokens:
     """Without decoration and a trailing ``v 0.1`` or ``2407``; two tokens always stay."""
     stem = list(_plain(tokens))
-    while len(stem) > 3 - (len(stem[-1]) == 4) and _RELEASE.fullmatch(stem[-1]) and (stem[-2] == "v" or len(stem[-1]) == 4):
+    while len(stem) > 2 and _RELEASE.fullmatch(stem[-1]) and (len(stem[-1]) == 4 or (len(stem) > 3 and stem[-2] == "v")):
         stem.pop()
         if stem[-1] == "v":
             stem.pop()

@@ -22,6 +22,7 @@ from gpuwise.errors import DataError, FieldError, InputError, UnknownNameError
 from gpuwise.facts.loading import user_folder
 from gpuwise.facts.offers.table import Offer, format_offers, parse_offers
 from gpuwise.facts.plugins import plugin_folders
+from gpuwise.files import read_text
 
 OWN = "own-"
 """Sources of this prefix are a person's; all others are feeds."""
@@ -180,7 +181,7 @@ def _files_in(folder: Path) -> Iterator[StoredFile]:
 def _read(path: str, stamp: tuple[int, int], accelerator_id: str | None, source: str) -> tuple[Offer, ...]:
     """The offers of a file; ``stamp`` only keys the cache."""
     try:
-        text = Path(path).read_bytes().decode("utf-8")
+        text = read_text(Path(path))
         if accelerator_id is None:
             return parse_offers(text, path)
         head, *rows = text.split("\n")
@@ -189,10 +190,6 @@ def _read(path: str, stamp: tuple[int, int], accelerator_id: str | None, source:
             return parse_offers(some, path)
         except FieldError:
             return parse_offers(text, path)  # the same error with its true line
-    except OSError as error:
-        raise _corrupt(f"{path}: cannot be read: {error.strerror or error}", source) from error
-    except UnicodeDecodeError as error:
-        raise _corrupt(f"{path}: is not UTF-8 text (byte {error.start})", source) from error
     except FieldError as error:
         raise _corrupt(error.message, source) from error
 

@@ -85,6 +85,8 @@ class EventText:
     def _enter(self) -> bool:
         text = self._buffer.lstrip()
         if not text:
+            if len(self._buffer) > MOST_BUFFERED:
+                raise NoEventsError
             return False
         if text.startswith(b"["):
             start = self._buffer.index(b"[") + 1

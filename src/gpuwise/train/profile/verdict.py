@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
+from gpuwise.errors import FileError
+from gpuwise.files import read_json
 from gpuwise.records.store import records_path
 from gpuwise.train.profile.finding import OF_GAPS, Finding
 from gpuwise.train.profile.split import ALLOCATOR, COPIES, DATA, HOST_GAPS, OTHER, PAUSES, SAVE, SYNC, Split
@@ -140,8 +142,8 @@ def _key(script: str, arguments: tuple[str, ...]) -> str:
 
 
 def _load() -> dict[str, str]:
-    with suppress(OSError, ValueError):
-        kept = json.loads(_file().read_text("utf-8"))
+    with suppress(FileError):
+        kept = read_json(_file())
         if isinstance(kept, dict):
             return {str(k): str(v) for k, v in cast("dict[object, object]", kept).items()}
     return {}

@@ -26,4 +26,8 @@ def read_configuration(path: Path) -> Any:
         raise InputError(
             f"this transformers has no model_type {kind!r}", hint="pip install --upgrade transformers, or name your own code"
         )
-    return config_classes[kind].from_dict(content)
+    try:
+        return config_classes[kind].from_dict(content)
+    except Exception as error:  # noqa: BLE001 - its checks of the fields raise errors without a common class
+        why = str(error).strip().splitlines()[-1:] or [type(error).__name__]
+        raise InputError(f"transformers refuses {file}: {why[0].strip()[:200]}", hint="correct that field of the file") from None
