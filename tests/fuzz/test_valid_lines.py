@@ -69,7 +69,12 @@ def faults(words: list[str]) -> list[str]:
         slack = 1e-9 * abs(middle)
         if not low <= middle + slack or not middle <= high + slack:
             found.append(f"{path}: {low} to {high} around {middle}")
+    found += [f"{path}: {parts} in parts, {whole} in all" for path, parts, whole in sums(document) if not close(parts, whole)]
     return found
+
+
+def close(one: float, other: float) -> bool:
+    return math.isclose(one, other, rel_tol=1e-6, abs_tol=1e-9)
 
 
 def numbers(value: Any, path: str = "$") -> Iterator[tuple[str, float]]:
@@ -94,6 +99,25 @@ def intervals(value: Any, path: str = "$") -> Iterator[tuple[str, float, float, 
     elif isinstance(value, list):
         for i, inner in enumerate(value):
             yield from intervals(inner, f"{path}[{i}]")
+
+
+def sums(value: Any, path: str = "$") -> Iterator[tuple[str, float, float]]:
+    """What is printed in parts and as a whole: ``X_parts_bytes`` beside ``X_bytes``, a bill beside ``total_usd``."""
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            if key.endswith("_parts_bytes") and inner:
+                whole = value[key.replace("_parts_bytes", "_bytes")]
+                yield f"{path}.{key}", sum(map(middle_of, inner.values())), middle_of(whole)
+            elif key == "bill" and inner:
+                yield f"{path}.bill", sum(middle_of(line["usd"]) for line in inner), middle_of(value["total_usd"])
+            yield from sums(inner, f"{path}.{key}")
+    elif isinstance(value, list):
+        for i, inner in enumerate(value):
+            yield from sums(inner, f"{path}[{i}]")
+
+
+def middle_of(value: Any) -> float:
+    return value["expected"] if isinstance(value, Mapping) else value
 
 
 def check(seeds: range, monkeypatch: pytest.MonkeyPatch, home: Path, left_out: Sequence[str] = ()) -> None:
