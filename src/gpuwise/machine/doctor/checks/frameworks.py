@@ -9,7 +9,7 @@ from gpuwise.facts.software.compatibility import at_least, family_driver
 from gpuwise.machine.doctor import fixes
 from gpuwise.machine.doctor.checks.import_errors import import_fix, run_fix
 from gpuwise.machine.doctor.finding import Finding, Fix, Severity
-from gpuwise.machine.doctor.observation import DRIVER, Card, Framework, Machine
+from gpuwise.machine.doctor.observation import DRIVER, Card, Framework, Machine, Package
 
 LAST_FOR_GLIBC_2_17 = "2.5.1"
 """PyTorch's wheels since 2.6 are manylinux_2_28 (pytorch/pytorch, issue 123649)."""
@@ -94,6 +94,11 @@ def _older_system(m: Machine, f: Framework, glibc: str) -> Finding:
     )
 
 
+def jax_plugin(m: Machine) -> Package | None:
+    """JAX's plugin for CUDA, a package of its own."""
+    return m.python.find("jax-cuda13-plugin", "jax-cuda12-plugin") if m.python else None
+
+
 def _cards_for(m: Machine, f: Framework) -> tuple[tuple[Card, ...], str]:
     """The GPUs with memory of their own that the framework was built for, and the name of that build."""
     vendor, build = "nvidia", "CUDA"
@@ -101,7 +106,7 @@ def _cards_for(m: Machine, f: Framework) -> tuple[tuple[Card, ...], str]:
         vendor, build = "amd", "ROCm"
     elif f.answer.get("xpu"):
         vendor, build = "intel", "XPU"
-    elif not (f.cuda or f.name == "cupy"):
+    elif not (f.cuda or f.name == "cupy" or (f.name == "jax" and jax_plugin(m))):
         return (), ""
     here = m.vendor(vendor)
     return tuple(c for c in here.cards if vendor == "nvidia" or c.has_own_memory) if here else (), build
@@ -126,6 +131,10 @@ def sees_none(m: Machine) -> Iterator[Finding]:
         if f.error and "MPS c" in f.error:
             stop = (f"unset {pipe}",) if pipe in m.environment else ()
             fix = Fix("Start the server of MPS, or do without it", ("nvidia-cuda-mps-control -d", *stop))
+        if f.name == "jax" and (plugin := jax_plugin(m)):
+            cuda = plugin.name.removesuffix("-plugin").removeprefix("jax-")
+            again = fixes.pip_install(m, "--force-reinstall", f"'jax[{cuda}]=={f.answer.get('version')}'")
+            fix = Fix("Install JAX again with the CUDA libraries of its release", (again,))
         if f.name == "tensorflow":
             fix = Fix("Install TensorFlow with its CUDA libraries", (fixes.pip_install(m, "'tensorflow[and-cuda]'"),))
         yield Finding(
@@ -179,7 +188,7 @@ def jax(m: Machine) -> Iterator[Finding]:
     f = m.framework("jax")
     if f is None or f.outcome != "ok" or f.available or not m.nvidia_cards or m.python is None:
         return
-    plugin = m.python.find("jax-cuda13-plugin", "jax-cuda12-plugin")
+    plugin = jax_plugin(m)
     driver = fixes.driver_number(m)
     family = 13 if driver is None or at_least(driver, family_driver((13, 0)) or (0,)) else 12
     install = fixes.pip_install(m, "--upgrade", f"'jax[cuda{family}]'")

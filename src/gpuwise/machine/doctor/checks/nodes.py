@@ -51,20 +51,23 @@ def nodes(m: Machine) -> Iterator[Finding]:
 
 
 def amd_nodes(m: Machine) -> Iterator[Finding]:
-    """AMD's compute device, which this user may not open."""
-    if not any(n.path == "/dev/kfd" and n.problem == "permission" for n in m.nodes):
+    """AMD's compute device or all render nodes, which this user may not open: ROCm opens both."""
+    denied = [n.path for n in m.nodes if n.problem == "permission"]
+    render = [n.path for n in m.nodes if n.path.startswith("/dev/dri/renderD")]
+    closed = ["/dev/kfd"] if "/dev/kfd" in denied else render if m.vendor("amd") and set(render) <= set(denied) else []
+    if not closed:
         return
     join = Fix("Join the groups that may, then log in again", ('sudo usermod -aG render,video "$USER"',))
-    run = "docker run --device=/dev/kfd --device=/dev/dri --group-add $(stat -c %g /dev/kfd) --group-add video IMAGE"
+    run = f"docker run --device=/dev/kfd --device=/dev/dri --group-add $(stat -c %g {closed[0]}) --group-add video IMAGE"
     hand_in = Fix("Start the container with the group that owns the device on the machine", (run,), "host")
     yield Finding(
         "amd-permission",
         Severity.BLOCKER,
-        "This user may not open AMD's compute device",
-        ("/dev/kfd: permission denied",),
+        "This user may not open AMD's compute device" if closed == ["/dev/kfd"] else "This user may not open the render nodes",
+        tuple(f"{path}: permission denied" for path in closed),
         "ROCm opens it as the user who runs a program.",
         (hand_in if m.system.container else join,),
-        "ls -l /dev/kfd; id -nG",
+        f"ls -l {closed[0]}; id -nG",
         hides=(SEES_NONE, "amd-no-dri"),
     )
 

@@ -269,8 +269,9 @@ def duplicate_torch(m: Machine) -> Iterator[Finding]:
 
 
 def shadowed_torch(m: Machine) -> Iterator[Finding]:
-    """Older CUDA libraries that LD_LIBRARY_PATH puts before the wheel's own."""
-    if m.python is None or m.torch_package is None:
+    """Older CUDA libraries that LD_LIBRARY_PATH puts before those of a wheel: PyTorch's or JAX's."""
+    program = "PyTorch" if m.torch_package else "JAX" if m.python and m.python.find("jaxlib", "jax") else None
+    if m.python is None or program is None:
         return
     older: dict[str, str] = {}
     for name, folder in m.shadowing.items():
@@ -289,13 +290,13 @@ def shadowed_torch(m: Machine) -> Iterator[Finding]:
     yield Finding(
         "ld-library-path-shadows",
         Severity.BLOCKER if broken else Severity.LIMIT,
-        "LD_LIBRARY_PATH puts older CUDA libraries before PyTorch's own",
+        f"LD_LIBRARY_PATH puts older CUDA libraries before {program}'s own",
         (*(f"{path} before {wheel}" for path, wheel in list(older.items())[:3]), *((torch.detail,) if torch and broken else ())),
         "The loader looks there first, and this build was compiled against newer ones: undefined symbols, or errors of "
         "cuDNN and cuBLAS.",
         (Fix("Start without it; a wheel needs no LD_LIBRARY_PATH", ("unset LD_LIBRARY_PATH",)),),
-        fixes.check_torch(m),
-        hides=("torch-import-fails", "torch-crashes"),
+        fixes.check_torch(m) if m.torch_package else f'{m.python.path} -c "import jax; print(jax.devices())"',
+        hides=("torch-import-fails", "torch-crashes", "jax-sees-no-gpu"),
     )
 
 

@@ -143,6 +143,18 @@ def ask_tensorflow() -> None:
     say(stage="done", ran=try_on([(i, f"/GPU:{i}") for i in range(len(gpus))], product))
 
 
+def why_jax_has_no_gpu() -> str | None:
+    """The error of its plugin for CUDA, which JAX logs before it goes on with the processor."""
+    for name in ("jax_plugins.xla_cuda13", "jax_plugins.xla_cuda12"):
+        try:
+            importlib.import_module(name).initialize()
+        except ModuleNotFoundError:
+            continue
+        except Exception as error:  # noqa: BLE001
+            return words(error)
+    return None
+
+
 def ask_jax() -> None:
     """Report on JAX."""
     jax: Any = importlib.import_module("jax")
@@ -156,6 +168,9 @@ def ask_jax() -> None:
         return
     gpus = [d for d in devices if d.platform in ("gpu", "cuda", "rocm")]
     say(stage="run", available=bool(gpus), count=len(gpus), backend=jax.default_backend(), cuda=None)
+    if not gpus and (why := why_jax_has_no_gpu()):
+        say(stage="done", available=False, count=0, error=why)
+        return
 
     def product(device: Any) -> bool:
         x = jax.device_put(jax.numpy.ones((64, 64)), device)
