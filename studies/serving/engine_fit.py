@@ -31,12 +31,11 @@ START = (2e-3, 3e-5, 2e-5, 1.1, 1.0, 1e-2)
 LOW = (1e-5, 1e-7, 1e-7, 0.7, 0.3, 1e-3)
 HIGH = (2e-2, 2e-4, 1e-4, 2.5, 4.0, 5e-2)
 ENGINES = (("vLLM V0", "vllm", "0.6"), ("trtllm", "trtllm", "0.10"))
-"""Runs by their source, and the engine and the first version whose costs they give."""
+"""Runs by their source, and the engine and the first version whose costs they give. Those of vLLM V0 are of six runs of each
+configuration (benchmarks/records/serving/served_2026-11-30.md, tried)."""
 NEWER = (("trtllm", "0.19"),)
 """Versions of these engines whose iterations were fitted by themselves (``inference.json``); a request's way is the older
 one's."""
-_FEW = 6
-"""Runs of a configuration that the fit replays."""
 _LARGE = 0.3
 
 
@@ -90,18 +89,15 @@ def _front(x: F64, base: tuple[float, float]) -> Front:
 
 def _fit(runs: list[LoadRun], base: tuple[float, float]) -> F64:
     """Logarithms of the costs of ``NAMES``; every configuration weighs alike."""
-    by_name: dict[str, list[LoadRun]] = defaultdict(list)
-    for run in runs:
-        by_name[run.name].append(run)
-    few = [r for mine in by_name.values() for r in mine[:: max(1, len(mine) // _FEW)][:_FEW]]
+    count = Counter(run.name for run in runs)
     start, low, high = (np.log(t) for t in (START, LOW, HIGH))
 
     def residual(x: F64) -> F64:
         out: list[float] = []
-        for run in few:
+        for run in runs:
             result = replay(run, _front(x, base))
             for f in run.figures:
-                error = math.log(engine_figure(run, result, f) / f.measured) / len(by_name[run.name]) ** 0.5
+                error = math.log(engine_figure(run, result, f) / f.measured) / count[run.name] ** 0.5
                 out.append(_LARGE * math.tanh(error / _LARGE))
         return np.concatenate([np.array(out), 0.02 * (x - start)])
 

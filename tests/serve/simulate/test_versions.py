@@ -92,6 +92,19 @@ def test_the_host_launches_prompts_of_sglang_0_3(rate: float, first_s: float, to
     assert float(np.nanmedian(run.tpot_s)) == pytest.approx(token_s, rel=0.2)
 
 
+@pytest.mark.parametrize(("rate", "first_s", "token_s"), [(2.0, 0.062, 0.021), (4.0, 0.068, 0.024)])
+def test_prompts_of_compiled_engines_slow_down_the_tokens_of_others(rate: float, first_s: float, token_s: float) -> None:
+    """Llama 3.1 70B on four H100 under TensorRT-LLM 0.14 behind Triton, 467 tokens in and 256 out (its performance overview);
+    kept from the fit, which has the H200 and 8B."""
+    arch, system = find_model("llama-3.1-70b"), find_cluster("4xh100-sxm").system
+    settings = Settings(chunked_prefill=True, prefix_caching=False, max_model_len=723)
+    server = Server(arch, system, EngineConfig("trtllm", tp=4, version="0.14"), settings)
+    at = np.cumsum(np.random.default_rng(0).exponential(1.0 / rate, 500))
+    run = server.run(Requests(at, np.full(500, 467), np.full(500, 256)))
+    assert float(run.ttft_s.mean()) == pytest.approx(first_s, rel=0.2)
+    assert float(run.tpot_s.mean()) == pytest.approx(token_s, rel=0.15)
+
+
 def tokens_per_s(config: EngineConfig, requests: Requests) -> float:
     """Written tokens a second of ``vllm bench throughput``: all requests at once, tokens drawn without a filter."""
     server = Server(find_model("qwen3-8b"), H100_SYSTEM, config, Settings(sampling=DRAWN, in_process=True))
