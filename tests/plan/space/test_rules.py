@@ -46,6 +46,7 @@ BROKEN: list[tuple[str, Setting, Strategy]] = [
     ("expert-tensor", _setting(MOE), Strategy(tp=4, dp=2, accumulation=32, etp=2)),
     ("expert-tensor", _setting(MOE, stack="compiled-fsdp"), GOOD.with_(pp=1, dp=4, etp=2, stack="compiled-fsdp")),
     ("context", Setting.of(ARCH, NODE, Strategy(), 2047, 64), Strategy(cp=2, dp=4, accumulation=16)),
+    ("quantized-tensor", _setting(), GOOD.with_(lora_rank=16, quantized_base=True)),
     ("stack-tensor", _setting(stack="eager-fsdp"), GOOD.with_(pp=1, dp=4, accumulation=16, stack="eager-fsdp")),
     ("stack-pipeline", _setting(stack="eager-fsdp"), Strategy(pp=2, dp=4, accumulation=16)),
     ("stack-context", _setting(stack="nanotron"), Strategy(cp=2, dp=4, accumulation=16)),

@@ -162,6 +162,11 @@ def tensor_domain(s: Setting, c: Columns) -> Mask:
     return (c.tp > s.topology.domain) | ~_divides(s.topology.domain, c.tp)
 
 
+def quantized_tensor(s: Setting, c: Columns) -> Mask:
+    """Tensor ranks of 4-bit weights."""
+    return (c.tp > 1) & c.base.quantized_base
+
+
 def network(s: Setting, c: Columns) -> Mask:
     """More accelerators than a host or domain has, and no network between them."""
     return np.full(1, s.topology.is_cut_off)

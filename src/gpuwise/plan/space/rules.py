@@ -97,6 +97,12 @@ LAYOUT_RULES: tuple[Rule, ...] = (
         "{s.context_parallel} context parallel {x.cp} does not split {s.seq_len} tokens (and heads) evenly",
         "ring attention cuts the sequence into 2 x cp chunks; Ulysses also splits the heads",
     ),
+    Rule(
+        "quantized-tensor",
+        conditions.quantized_tensor,
+        "4-bit weights are not divided over tensor ranks (tp {x.tp})",
+        "bitsandbytes and torchao pack a matrix as a whole: take --lora, or divide by --pp or over data-parallel ranks",
+    ),
     Rule("stack-tensor", conditions.stack_tensor, "{s.stack_name} has no tensor parallelism", ANOTHER),
     Rule("stack-pipeline", conditions.stack_pipeline, "{s.stack_name} has no pipeline", ANOTHER),
     Rule(
