@@ -404,3 +404,62 @@ def test_a_script_of_the_host_mixes_tensors_of_arrays_with_its_own(tmp_path: Pat
     path = tmp_path / "train.py"
     path.write_text("import torch\nfrom torch import nn\n" + ON_THE_HOST)
     assert len(find_target(str(path), whole=True).capture(device="cpu").steps) == 2
+
+
+LOOP_OF = """
+for i in range(9):
+    {line}
+    loss = model({given}).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+HEAD_OF = """
+import io
+import torch
+from PIL import Image
+from torch import nn
+
+class Own(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(8, 1)
+        self.register_buffer("data", torch.randn(20, 8))
+
+    def forward(self, x=None):
+        return self.layer(self.data if x is None else x)
+
+model = Own().cuda()
+optimizer = torch.optim.Adam(model.parameters())
+loss = torch.zeros((), device="cuda")
+"""
+
+
+def of_loop(folder: Path, line: str, given: str = "") -> Capture:
+    path = folder / "train.py"
+    path.write_text(HEAD_OF + LOOP_OF.format(line=line, given=given))
+    return find_target(str(path), whole=True).capture()
+
+
+def test_a_module_without_inputs_trains_too(tmp_path: Path) -> None:
+    assert len(of_loop(tmp_path, "pass").steps) == 2
+
+
+def test_a_list_of_tensors_of_the_device_becomes_a_tensor(tmp_path: Path) -> None:
+    line = "target = torch.tensor([[loss.detach(), 2.0], [0.5, 0.9 * loss.detach()]]); assert target.shape == (2, 2)"
+    assert len(of_loop(tmp_path, line, 'torch.randn(20, 8, device="cuda")').steps) == 2
+
+
+def test_a_picture_is_not_written_over(tmp_path: Path) -> None:
+    pytest.importorskip("PIL")
+    kept = tmp_path / "sample.png"
+    kept.write_bytes(b"of a real run")
+    line = f"Image.new('L', (8, 8)).save({str(kept)!r}); Image.new('L', (8, 8)).save(io.BytesIO(), 'png')"
+    assert len(of_loop(tmp_path, line).steps) == 2 and kept.read_bytes() == b"of a real run"
+
+
+def test_samples_of_a_loader_on_the_host_are_shuffled(tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    line = "assert sorted(torch.randperm(20).tolist()) == list(range(20))"
+    path.write_text((HEAD_OF + LOOP_OF.format(line=line, given="")).replace(".cuda()", "").replace('"cuda"', '"cpu"'))
+    assert len(find_target(str(path), whole=True).capture(device="cpu").steps) == 2

@@ -104,7 +104,7 @@ class Loop:
         if len(self.recorder.modules.stack) > 2 or torch._C._current_graph_task_id() != -1:
             return
         given = [t for t in tensors_in((args, kwargs)) if t.is_meta]
-        if not given:  # a transform of the data, on the host
+        if not given and (args or kwargs):  # a transform of the data, on the host; a module without inputs holds its data
             return
         trains = torch.is_grad_enabled()
         if not self.recorder.in_step:

@@ -1,5 +1,5 @@
 """What a program does outside its step while it is only looked at: data is read in this process, and no file is overwritten
-by weights that have no values."""
+by weights or pictures that have no values."""
 
 from __future__ import annotations
 
@@ -17,14 +17,17 @@ from gpuwise.workload.capture.device.patching import Patches
 
 @contextmanager
 def harmless() -> Generator[None]:
-    """Loaders without worker processes, weights written to no path, Weights & Biases switched off, for the length of the
-    context."""
+    """Loaders without worker processes, weights and pictures written to no path, Weights & Biases switched off, for the length
+    of the context."""
     patches, mode = Patches(), os.environ.get("WANDB_MODE")
     patches.set(dataloader.DataLoader, "__iter__", _in_this_process)
     patches.set(torch, "save", _without_a_path(torch.save))
     if importlib.util.find_spec("safetensors") is not None:
         library = importlib.import_module("safetensors.torch")
         patches.set(library, "save_file", _without_a_path(library.save_file))
+    if importlib.util.find_spec("PIL") is not None:  # samples of a generator, and Matplotlib's figures
+        pictures = importlib.import_module("PIL.Image").Image
+        patches.set(pictures, "save", _without_a_path(pictures.save))
     os.environ["WANDB_MODE"] = "disabled"
     try:
         yield

@@ -14,9 +14,8 @@ from gpuwise.workload.capture.device.ledger import inside
 from gpuwise.workload.capture.device.patching import Patches, default_device
 from gpuwise.workload.capture.device.state import DeviceState
 
-_RECURRENT = frozenset(
-    {"lstm", "gru", "rnn_tanh", "rnn_relu", "lstm_cell", "gru_cell", "rnn_tanh_cell", "rnn_relu_cell"}
-)  # fmt: skip
+_CPU = torch.device("cpu")
+_RECURRENT = frozenset({"lstm", "gru", "rnn_tanh", "rnn_relu", "lstm_cell", "gru_cell", "rnn_tanh_cell", "rnn_relu_cell"})
 
 
 def _as_pretended(value: Any) -> Any:
@@ -66,6 +65,9 @@ class HostAsDevice(TorchFunctionMode):
         device = kwargs.get("device")
         if device is not None and _is_cpu(device):
             kwargs = {**kwargs, "device": "cuda:0"}
-        if getattr(func, "__name__", "") in _RECURRENT:  # these compare devices themselves
+        name = getattr(func, "__name__", "")
+        if name == "randperm":  # the order of samples: batches of one sample, again and again, are too short or too long
+            return func(*args, **{**kwargs, "device": _CPU})
+        if name in _RECURRENT:  # these compare devices themselves
             args = tuple(_as_pretended(a) for a in args)
         return func(*args, **kwargs)

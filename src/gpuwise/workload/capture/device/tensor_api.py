@@ -246,11 +246,20 @@ _FACTORIES = [
 ]
 
 
+def _read_back(values: Any) -> Any:
+    """A list with the pretended scalars in it read back, as ``torch.tensor`` does with those of a GPU."""
+    if type(values) in (list, tuple):
+        return [_read_back(v) for v in values] if any(isinstance(v, (list, tuple, Tensor)) for v in values) else values
+    return values.tolist() if isinstance(values, Tensor) and _is_meta(values) else values
+
+
 def _install_meta(acc: DeviceState, patches: Patches) -> None:
     """Distinguish a program's own ``device="meta"`` from torch's internal name of the simulated device."""
 
     def wrap(factory: Any) -> Any:
         def construct(*args: Any, **kwargs: Any) -> Any:
+            if factory is tensor and args and type(args[0]) in (list, tuple):
+                args = (_read_back(args[0]), *args[1:])
             device = kwargs.get("device")
             if device is None:
                 return factory(*args, **kwargs)
@@ -267,6 +276,7 @@ def _install_meta(acc: DeviceState, patches: Patches) -> None:
 
     from torch.utils._device import DeviceContext, _device_constructors
 
+    tensor = torch.tensor
     _device_constructors()  # torch builds this table once, at first use: from its own functions, not from ours
     for name in _FACTORIES:
         patches.set(torch, name, wrap(getattr(torch, name)))

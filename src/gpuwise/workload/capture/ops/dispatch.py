@@ -104,7 +104,7 @@ class CaptureMode(PlainMode):
                     continue
                 add(value, matter)
         if self.acc.host_is_device and info.has_device and not (scan.meta or scan.cpu) and _is_host(device):
-            device = CUDA0
+            device = device if info.short == "randperm" else CUDA0  # the order of samples stays real
         if device is None:
             if not scan.meta:
                 return self._host(info, args, kwargs, scan)
