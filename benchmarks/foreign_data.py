@@ -184,10 +184,12 @@ def pairs(at: Path, kind: str = "mrpc", n: int = 400) -> None:
                 row = {"text": f"{one}. {two}.", **({"label": i % 2} if kind == "imdb" else {})}
             if kind == "chat":
                 row = {"messages": [{"role": "user", "content": one}, {"role": "assistant", "content": two}]}
+            if kind == "preferences":
+                row = {"prompt": one, "chosen": two, "rejected": next(said)}
             lines.append(json.dumps(row))
         (at / f"{split}.jsonl").write_text("\n".join(lines), "utf-8")
         files.append(f"  - split: {split}\n    path: {split}.jsonl\n")
-    name = "default" if kind in ("stsb", "text", "imdb", "chat") else kind
+    name = "default" if kind in ("stsb", "text", "imdb", "chat", "preferences") else kind
     (at / "README.md").write_text(f"---\nconfigs:\n- config_name: {name}\n  data_files:\n{''.join(files)}---\n", "utf-8")
 
 
