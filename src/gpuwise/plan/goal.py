@@ -29,7 +29,7 @@ from gpuwise.workload.adapters import DEFAULT_TARGETS, adapted_products
 from gpuwise.workload.blocks.point import NF4_BYTES_PER_PARAMETER
 from gpuwise.workload.changes.strategy import LORA_RANK, LOW_PRECISION
 from gpuwise.workload.optimizer import BITSANDBYTES, parameter_bytes
-from gpuwise.workload.stacks.stack import HIDDEN_EXPERTS_SINCE, find_stack, in_year, releases
+from gpuwise.workload.stacks.stack import HIDDEN_EXPERTS_SINCE, find_stack, in_year, releases, with_whole_logits
 from gpuwise.workload.strategy import CHOICES, COLUMNS, DEGREES, NEUTRAL, OPTIONS, Strategy
 from gpuwise.workload.tasks import FEWEST_TOKENS, Task, find_task, task_of_method, tasks
 from gpuwise.workload.transformer.parameters import count_parameters
@@ -288,6 +288,9 @@ def make_goal(arch: Architecture, cluster: Cluster, wishes: Wishes) -> Goal:
         )
         assumed.append(f"stack {stack} ({why})")
     stack, newest = in_year(stack, year), stack
+    if wishes.fused_loss is False and (whole := with_whole_logits(stack)) != stack:
+        assumed.append(f"stack {whole} for {stack}: its last release whose loss holds whole logits")
+        stack = newest = whole
     if stack != newest:
         assumed.append(f"{newest} as it was in {year}: " + "; ".join(r.what for r in releases(newest) if not r.is_in(str(year))))
     precisions = wishes.precision
@@ -357,6 +360,7 @@ def _by_fsdp(stack: str, wishes: Wishes) -> bool:
 def on_stack(goal: Goal, stack: str, why: str) -> Goal:
     """``goal`` with another assumed stack, and the defaults that depend on it."""
     stack = in_year(stack, goal.year)
+    stack = with_whole_logits(stack) if goal.wishes.fused_loss is False else stack
     fused = not unfused_attention(stack, goal.cluster.accelerator, goal.year)
     cast = find_stack(stack).weight_cast_per_micro_batch
     bases = tuple(
@@ -399,7 +403,7 @@ def as_asked(goal: Goal, strategy: Strategy) -> Strategy:
         lora_rank=strategy.lora_rank,
         lora_targets=strategy.lora_targets,
         quantized_base=strategy.quantized_base,
-        fused_loss=strategy.fused_loss or None,
+        fused_loss=strategy.fused_loss or (None if wishes.fused_loss else wishes.fused_loss),
         fixed={**wishes.fixed, **offloads},
     )
     taken = make_goal(goal.arch, goal.cluster, asked).bases[0]

@@ -202,9 +202,9 @@ class Strategy:
     fused_loss: bool = option(
         False,
         "Compute the loss in chunks, without all logits in memory at once.",
+        usual="as the stack's tool does",
         name="chunked_loss",
         label="Loss in chunks",
-        negative=False,
         often="sometimes",
     )
     lora_rank: int = option(0, "Rank of the adapters.", unit="RANK", usual="16", ranks=True, often="sometimes")

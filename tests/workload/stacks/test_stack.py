@@ -10,16 +10,18 @@ import msgspec
 import pytest
 
 from gpuwise.errors import DataError, InputError, UnknownNameError
+from gpuwise.facts.hardware.naming import find_cluster
+from gpuwise.facts.models.catalogue import find_model
 from gpuwise.plan.answer import Fit
 from gpuwise.plan.api import make_fit
 from gpuwise.plan.goal import Wishes
 from gpuwise.predict.memory.device import stack_memory
 from gpuwise.predict.stack_costs import find_stack_costs
-from gpuwise.predict.step.training import TrainingEstimate
+from gpuwise.predict.step.training import TrainingEstimate, estimates
 from gpuwise.workload.stacks import FOLDER
 from gpuwise.workload.stacks import stack as stacks_module
-from gpuwise.workload.stacks.stack import Stack, find_stack, in_year, releases
-from gpuwise.workload.strategy import STACKS
+from gpuwise.workload.stacks.stack import Stack, find_stack, in_year, releases, with_whole_logits
+from gpuwise.workload.strategy import STACKS, Strategy
 
 
 @pytest.mark.parametrize("name", STACKS)
@@ -117,6 +119,26 @@ def test_a_version_has_the_facts_of_its_day() -> None:
             find_stack(wrong)
     with pytest.raises(UnknownNameError):
         find_stack("torchtunes@0.2")
+
+
+def test_a_loss_in_chunks_can_be_switched_off() -> None:
+    """The last release whose loss held whole logits; a stack that has it so, or no such loss, stays."""
+    names = ("trl", "unsloth", "torchtune", "trl@0.22", "trainer", "megatron-core")
+    whole = ("trl@1.6", "unsloth@2024.11.5", "torchtune@0.2", "trl@0.22", "trainer", "megatron-core")
+    assert tuple(map(with_whole_logits, names)) == whole
+    for stack in names[:3]:
+        asked = Wishes(stack=stack, seq_len=8192, lora_rank=16, fixed={"recompute": "full", "micro_batch": 1})
+        chunks, logits = (make_fit("llama-3.1-8b", "H100-SXM", replace(asked, fused_loss=fused)) for fused in (None, False))
+        assert logits.estimate.memory_bytes.expected > chunks.estimate.memory_bytes.expected + 2e9
+        assert any("whole logits" in words for words in logits.goal.assumed)
+
+
+def test_weights_on_the_host_were_not_pinned_before_deepspeed_0_19_4() -> None:
+    """Falcon 7B on 8 A100, offload_param (DeepSpeed issue 3901): 6.05 s a step, 2.86 with the weights on the device."""
+    cluster, arch = find_cluster("8xA100-40GB-SXM"), find_model("falcon-7b")
+    layout = Strategy(micro_batch=2, dp=8, sharding="zero3", recompute="full", offload_parameters=True)
+    then, now = (estimates(arch, cluster, [layout.with_(stack=f"deepspeed{v}")], 4096)[0] for v in ("@0.9.5", ""))
+    assert then.step_time_s.expected > 1.15 * now.step_time_s.expected
 
 
 def test_costs_of_a_release_are_those_of_its_stack() -> None:

@@ -98,11 +98,12 @@ class Block:
         return replace(c, **{f: getattr(c, f)[:, :, :1] for f in ACTIVATIONS})
 
     def least_recomputed(self) -> Block:
-        """The product of rows and states with the choice that computes least again."""
+        """The product of rows and states with the choice that computes least again, and no copies of activations."""
         c = self.columns
-        kind, every, offload = (np.ravel(getattr(c, f)) for f in ("recompute", "recompute_every", "offload_activations"))
-        i = int(np.lexsort((offload, -every, kind))[0])
-        return Block(replace(c, **{f: getattr(c, f)[:, :, i : i + 1] for f in ACTIVATIONS}))
+        kind, every = (np.ravel(getattr(c, f)) for f in ("recompute", "recompute_every"))
+        i = int(np.lexsort((-every, kind))[0])
+        activations = {f: getattr(c, f)[:, :, i : i + 1] for f in ACTIVATIONS}
+        return Block(replace(c, **activations | {"offload_activations": np.zeros((1, 1, 1), np.int64)}))
 
     def row_list(self) -> Columns:
         """The rows alone, as a list [A] of columns with neutral choices."""

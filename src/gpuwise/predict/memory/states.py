@@ -42,9 +42,10 @@ class StageStates:
 
     ``gradients``: all gradients. ``half_gradients``: those in the compute format beside wider accumulated ones. ``gathered``:
     the two unsharded layers of fully sharded weights that are present at once, ``gathered_head`` the output projection,
-    ``kept`` those that stay until the backward, ``scattered`` one layer's unsharded gradients. ``buckets``: gradient
-    communication buffers. ``updated``: temporaries of the update; ``contiguous`` those of them in one piece, which do not fit
-    into fragments left by activations and are reserved in addition.
+    ``kept`` weights that stay gathered from the forward to the backward, ``scattered`` one layer's unsharded gradients.
+    ``buckets``: gradient communication buffers, and the shards that were copied from the host to be gathered. ``updated``:
+    temporaries of the update; ``contiguous`` those of them in one piece, which do not fit into fragments left by activations and
+    are reserved in addition.
     """
 
     weights: F64
@@ -165,14 +166,15 @@ def _stage(
     gradients = np.where(with_states & ((c.sharding != NONE) | (c.dp * c.cp == 1)), 0.0, gradients)
     ahead = np.maximum(2.0 * per_layer, np.minimum(rules.live_elements, dense + expert))
     buckets = buckets + np.where(once, 0.0, _reduce_buffers(count, c, rules))
+    buckets = buckets + np.where(on_host & sharded, (_ends(count, c, i) + 2.0 * per_layer) * b.weight / dw, 0.0)
     return StageStates(
         weights,
         gradients,
         half,
         optimizer,
         gathered=np.where(sharded & ~once, ahead * b.weight, 0.0),
-        gathered_head=np.where(sharded & ~once, head * b.weight, 0.0),
-        kept=_kept(whole, sharded, c, rules),
+        gathered_head=np.where(sharded & ~once & (not rules.root_ends), head * b.weight, 0.0),
+        kept=_kept(whole, _ends(count, c, i) * b.weight, sharded & ~once, c, rules),
         scattered=np.where(sharded | (c.sharding == ZERO2), scattered, 0.0),
         buckets=buckets,
         updated=on_device * (foreach + np.where(c.sharding == NONE, rules.update_fp32, 0.0) + np.where(sharded, copied, 0.0)),
@@ -194,9 +196,10 @@ def fully_sharded(c: Columns) -> NDArray[np.bool_]:
     return (c.sharding == ZERO3) | (c.sharding == HYBRID) | (c.base.offload_parameters & c.offloads_parameters)
 
 
-def _kept(whole: F64, sharded: NDArray[np.bool_], c: Columns, rules: MemoryRules) -> F64:
-    """Bytes of the ``whole`` weights that stay gathered until the backward."""
-    return np.where(sharded & rules.keeps_gathered & (c.recompute != RECOMPUTES.index("full")), whole, 0.0)
+def _kept(whole: F64, ends: F64, sharded: NDArray[np.bool_], c: Columns, rules: MemoryRules) -> F64:
+    """Bytes of the ``whole`` weights, or of the ``ends`` alone, that stay gathered until the backward."""
+    every = rules.keeps_gathered & (c.recompute != RECOMPUTES.index("full"))
+    return np.where(sharded, np.where(every, whole, ends * rules.root_ends), 0.0)
 
 
 def _reduce_buffers(count: ParameterCount, c: Columns, rules: MemoryRules) -> F64:
@@ -242,6 +245,7 @@ def _adapted(
     weights = np.where(on_host & sharded, 0.0, weights)
     zero = np.zeros_like(weights)
     buckets = np.where(sharded & (c.pp > 1), 0.0, _reduce_buffers(count, c, rules))
+    buckets = buckets + np.where(on_host & sharded, (ends * end + 2.0 / layers * (matrices + expert) * frozen) / dw, 0.0)
     optimizer = np.where(c.offload_optimizer > 0, 0.0, trained * (b.master + b.state) / do)
     return StageStates(
         weights,
@@ -249,8 +253,8 @@ def _adapted(
         zero,
         optimizer,
         gathered=np.where(sharded, np.where(c.pp > 1, 1.0, 2.0 / layers) * (matrices + expert) * frozen, 0.0),
-        gathered_head=np.where(sharded, head * b.weight, 0.0),
-        kept=_kept((matrices + expert) * frozen, sharded, c, rules),
+        gathered_head=np.where(sharded & (not rules.root_ends), head * b.weight, 0.0),
+        kept=_kept((matrices + expert) * frozen, ends * b.weight, sharded, c, rules),
         scattered=zero,
         buckets=buckets,
         updated=zero,

@@ -243,6 +243,8 @@ def _layer_seconds(per_point: Passes, traffic: LayerTraffic, inputs: StepInputs,
         moved = inputs.parameters
         with_copies = gathered_passes(f, b + again, *gathers, sc, (moved.forward_s, moved.backward_s))
         exposed = with_copies[0] - f_total + with_copies[1] - b_total
+        if find_stack(c.base.stack).blocks_on_copies:
+            exposed = moved.forward_s + moved.backward_s
     if inputs.copies is not None:
         down, up = inputs.copies
         exposed = exposed + beside(f_total, down, sc) - f_total + beside(b_total, up, sc) - b_total
@@ -296,9 +298,11 @@ def _parameter_copies(arch: Architecture, system: System, c: Columns, shape: Sta
     (ranks, _), (expert_ranks, _) = shard_group(system, c), expert_shard_group(system, c)
     layer = (shape.dense[1] / ranks.size + shape.expert[1] / expert_ranks.size) / layers
 
+    pinned = not find_stack(c.base.stack).blocks_on_copies
+
     def seconds(moved: F64, direction: str) -> F64:
         host = host_bytes_per_s(system)
-        return transfer_time(system.accelerator, moved, direction, at_once=system.count, host_bytes_per_s=host).time_s
+        return transfer_time(system.accelerator, moved, direction, pinned, at_once=system.count, host_bytes_per_s=host).time_s
 
     up, down = (
         seconds(np.where(on_host, layer * kept, 0.0), "h2d"),

@@ -52,6 +52,8 @@ class MemoryRules:
     """Sharded gradients are on the host with the optimizer's states."""
     chunked_half: float = 0.0
     """``loss_half`` of a loss in chunks: copies of all logits that outlive their chunk."""
+    root_ends: bool = False
+    """Embedding and head are one unit of FSDP, the root: both are gathered throughout the backward."""
     keeps_gathered: bool = False
     """Gathered weights stay from the forward to the backward of what is not recomputed: torch's own linear saves them."""
     loads_whole: bool = False

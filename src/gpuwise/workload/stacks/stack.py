@@ -187,6 +187,8 @@ class Stack:
     accumulates_on_host: bool = False
     """With an offloaded optimizer, gradients of micro-batches are accumulated on the host: the sum is copied to the device and
     back."""
+    blocks_on_copies: bool = False
+    """Weights in host memory are not pinned: their copies go at the rate of pageable memory, and the host waits for each."""
     loops_over_parameters: bool = False
     """In fp32 the optimizer's update is a Python loop of small operations on one parameter after another."""
     fused_since: int = FUSED_SINCE
@@ -262,6 +264,17 @@ def in_year(name: str, year: int | None) -> str:
         return name
     when = str(year)
     return name if all(release.is_in(when) for release in releases(name)) else f"{name}@{when}"
+
+
+def with_whole_logits(name: str) -> str:
+    """The stack called ``name``, or its last release whose loss held whole logits."""
+    plain, _, when = name.partition("@")
+    for release in releases(plain):
+        loss = {"without_logits"} & release.before.keys() or {"loss_half"} & release.before.get("memory", {}).keys()
+        if loss and (not when or release.is_in(when)):
+            *first, last = _numbers(release.version)
+            return f"{plain}@{'.'.join(map(str, (*first, last - 1)))}"
+    return name
 
 
 def releases(name: str) -> tuple[Release, ...]:
