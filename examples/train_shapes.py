@@ -11,9 +11,9 @@ from torch.utils.data import DataLoader, Dataset
 
 
 class Shapes(Dataset):
-    """Pictures of 48 x 48 pixels, each drawn when it is asked for."""
+    """Pictures of 32 x 32 pixels, each drawn when it is asked for."""
 
-    def __init__(self, n, size=48):
+    def __init__(self, n, size=32):
         self.n, self.size = n, size
 
     def __len__(self):
@@ -21,7 +21,7 @@ class Shapes(Dataset):
 
     def __getitem__(self, i):
         draw = torch.Generator().manual_seed(i)
-        x, y, radius = (torch.rand(3, generator=draw) * torch.tensor([20, 20, 8]) + torch.tensor([14, 14, 4])).tolist()
+        x, y, radius = (torch.rand(3, generator=draw) * torch.tensor([8, 8, 6]) + torch.tensor([12, 12, 5])).tolist()
         is_square = i % 2
         picture = torch.randn(1, self.size, self.size, generator=draw) * 0.3
         for row in range(int(y - radius), int(y + radius) + 1):
@@ -43,11 +43,11 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--pictures", type=int, default=640)
     parser.add_argument("--epochs", type=int, default=2)
-    parser.add_argument("--batch", type=int, default=32)
+    parser.add_argument("--batch", type=int, default=16)
     given = parser.parse_args()
     device = "cuda" if torch.cuda.is_available() else "cpu"
     model = network().to(device)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     loader = DataLoader(Shapes(given.pictures), batch_size=given.batch, shuffle=True)
     for epoch in range(given.epochs):
         correct = torch.zeros((), device=device)

@@ -417,7 +417,6 @@ for i in range(9):
 HEAD_OF = """
 import io
 import torch
-from PIL import Image
 from torch import nn
 
 class Own(nn.Module):
@@ -454,7 +453,7 @@ def test_a_picture_is_not_written_over(tmp_path: Path) -> None:
     pytest.importorskip("PIL")
     kept = tmp_path / "sample.png"
     kept.write_bytes(b"of a real run")
-    line = f"Image.new('L', (8, 8)).save({str(kept)!r}); Image.new('L', (8, 8)).save(io.BytesIO(), 'png')"
+    line = f"from PIL import Image; Image.new('L', (8, 8)).save({str(kept)!r}); Image.new('L', (8, 8)).save(io.BytesIO(), 'png')"
     assert len(of_loop(tmp_path, line).steps) == 2 and kept.read_bytes() == b"of a real run"
 
 
