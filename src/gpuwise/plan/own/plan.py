@@ -21,8 +21,9 @@ from gpuwise.plan.step.estimates import StepEstimate, measure
 from gpuwise.plan.step.scaling import FSDP, scaling_of
 from gpuwise.plan.step.source import capability_of
 from gpuwise.predict.estimate import Estimate
-from gpuwise.predict.memory.capture import captured_memory
+from gpuwise.predict.memory.capture import Replayed, captured_memory
 from gpuwise.predict.parallel.sharding import Sharding, sharded
+from gpuwise.predict.step.capture_time import step_rows
 from gpuwise.workload.capture.captured import Capture
 from gpuwise.workload.capture.heap import frozen_heap
 
@@ -148,6 +149,8 @@ def compare_cards(
     """The step on one of each rented accelerator whose kernels are chosen as in the capture, those that fit first, then by
     what a step costs."""
     options: list[tuple[bool, float, Option[StepEstimate]]] = []
+    replays: dict[object, Replayed] = {}
+    rows = step_rows(capture)
     for name in sorted({o.accelerator_id for o in book(today)}):
         card = accelerators()[name]
         if not is_known(card) or capability_of(card) < capture.settings.capability:
@@ -155,7 +158,7 @@ def compare_cards(
         try:
             cluster = find_cluster(name)
             price = price_of(cluster, today)
-            estimate = measure(capture, card, allocator_conf=conf, compiled=compiled)
+            estimate = measure(capture, card, allocator_conf=conf, compiled=compiled, replays=replays, rows=rows)
         except GpuwiseError:
             continue
         time = estimate.step_time_s

@@ -9,11 +9,12 @@ from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.facts.hardware.naming import find_cluster
 from gpuwise.plan.step.time_parts import op_seconds
 from gpuwise.predict.estimate import Estimate
-from gpuwise.predict.memory.capture import CapturedMemory, captured_memory
+from gpuwise.predict.memory.capture import CapturedMemory, Replayed, captured_memory
 from gpuwise.predict.parallel.sharding import Sharding, sharded
 from gpuwise.predict.step.capture_time import CapturedTime, captured_time
 from gpuwise.predict.step.sharding_time import sharded_step_time
 from gpuwise.workload.capture.captured import Capture
+from gpuwise.workload.step import OpTable
 
 PROGRAM_FACTOR, PROGRAM_LOG_SIGMA = 1.55, 0.31
 """Time of a step as published over that of its kernels, for networks by name: the trainer around them (loader, noise and loss in
@@ -81,11 +82,15 @@ def measure(
     allocator_conf: str | None = None,
     compiled: bool | None = None,
     micro_batches: int = 1,
+    replays: dict[object, Replayed] | None = None,
+    rows: OpTable | None = None,
 ) -> StepEstimate:
-    """``capture`` on ``accelerator``. Raises what :func:`gpuwise.predict.memory.capture.captured_memory` raises."""
-    memory = captured_memory(capture, accelerator, allocator_conf=allocator_conf, compiled=compiled)
+    """``capture`` on ``accelerator``. For many accelerators: ``replays`` of the allocator by their inputs, and the step's
+    :func:`~gpuwise.predict.step.capture_time.step_rows`. Raises what
+    :func:`gpuwise.predict.memory.capture.captured_memory` raises."""
+    memory = captured_memory(capture, accelerator, allocator_conf=allocator_conf, compiled=compiled, replays=replays)
     try:
-        time = captured_time(capture, accelerator, compiled=compiled)
+        time = captured_time(capture, accelerator, compiled=compiled, rows=rows)
         return StepEstimate(memory, in_practice(time) if capture.by_name else time, "", micro_batches)
     except UnpredictableError as error:
         return StepEstimate(memory, None, error.message, micro_batches)

@@ -137,12 +137,13 @@ def captured_time(
     host: HostSpeed | None = None,
     calibration: Calibration | None = None,
     system: System | None = None,
+    rows: OpTable | None = None,
 ) -> CapturedTime:
     """Time of one captured step on ``accelerator``.
 
     ``compiled``: with ``torch.compile`` (None: as captured). ``channels_last``: with images in that layout (None: as captured).
     ``host``: speed of the processor that issues the work. ``system`` joins the ranks of a distributed step (default: the largest
-    host of the catalogue with this accelerator).
+    host of the catalogue with this accelerator). ``rows``: :func:`step_rows` of the step, where they are there already.
 
     Raises InputError for a step that is not in the capture, UnpredictableError when the catalogue lacks a rate.
     """
@@ -153,7 +154,9 @@ def captured_time(
     factors = calibration or Calibration()
     compiles = capture.settings.compiled if compiled is None else compiled
     last = True if compiles and channels_last is None else channels_last  # the compiler lays images out for the library
-    times = signature_times(capture, accelerator, step, channels_last=last, compiled=compiles, calibration=factors, system=system)
+    times = signature_times(
+        capture, accelerator, step, channels_last=last, compiled=compiles, calibration=factors, system=system, rows=rows
+    )
     signature = capture.op_signature[part]
     device_s, bound, family = times.time_s[signature], times.bound[signature], times.family[signature]
     host_s = host_seconds(capture, step, host) * factors.host * host_scale(accelerator)
@@ -196,14 +199,14 @@ def captured_time(
         bound=bound,
         family=family,
         first_op=span.first_op,
-        family_s=_sums([FAMILIES[i] for i in family.tolist()], device_s),
-        phase_s=_sums([Phase(i).name.lower() for i in capture.op_phase[part].tolist()], device_s),
-        module_s=_sums([capture.modules[i] for i in capture.op_module[part].tolist()], device_s),
-        bound_s=_sums([Bound(i).name.lower() for i in bound.tolist()], device_s),
+        family_s=_sums(family, FAMILIES, device_s),
+        phase_s=_sums(capture.op_phase[part], _PHASES, device_s),
+        module_s=_sums(capture.op_module[part], capture.modules, device_s),
+        bound_s=_sums(bound, _BOUNDS, device_s),
         top=costly_ops(capture, signature, capture.op_module[part], device_s, bound, family),
         gpu_busy_share=min(1.0, line.busy_s / line.step_s) if line.step_s else 0.0,
         launch_bound_share=min(1.0, waited / line.step_s) if line.step_s else 0.0,
-        waited_s=_sums([Phase(i).name.lower() for i in capture.op_phase[part].tolist()], line.waited_s),
+        waited_s=_sums(capture.op_phase[part], _PHASES, line.waited_s),
         device_total_s=total,
         host_total_s=float(host_s.sum()),
         flop=capture.flop(step),
@@ -224,6 +227,7 @@ def signature_times(
     compiled: bool = False,
     calibration: Calibration | None = None,
     system: System | None = None,
+    rows: OpTable | None = None,
 ) -> SignatureTimes:
     """Device time of every signature the step uses, each family in one call."""
     used, signatures = _used(capture, step)
@@ -236,6 +240,7 @@ def signature_times(
         compiled=compiled,
         calibration=calibration,
         system=system,
+        rows=rows,
     )
     time, sigma, whole = np.zeros(n), np.zeros(n), np.zeros(n, dtype=bool)
     family, bound = np.full(n, FAMILY_CODE["host"]), np.zeros(n, dtype=np.int64)
@@ -369,10 +374,16 @@ def _waits(capture: Capture, part: slice, family: NDArray[np.int64]) -> I64:
     return out
 
 
-def _sums(keys: list[str], seconds: F64) -> dict[str, float]:
-    names, inverse = np.unique(np.array(keys, dtype=object).astype(str), return_inverse=True)
-    sums = np.bincount(inverse, weights=seconds, minlength=len(names)) if len(names) else np.zeros(0)
-    return {str(n): float(x) for n, x in sorted(zip(names, sums, strict=True), key=lambda p: -p[1]) if x > 0}
+_PHASES, _BOUNDS = ([kind.name.lower() for kind in sorted(kinds)] for kinds in (Phase, Bound))
+"""Names in the order of the codes, which count from 0."""
+
+
+def _sums(codes: NDArray[np.integer[Any]], names: Sequence[str], seconds: F64) -> dict[str, float]:
+    """Seconds of each name, the most first; ``codes`` [N] are places in ``names``, which has some several times."""
+    sums = dict.fromkeys(sorted(names), 0.0)
+    for name, x in zip(names, np.bincount(codes, weights=seconds, minlength=len(names)).tolist(), strict=True):
+        sums[name] += x
+    return {name: x for name, x in sorted(sums.items(), key=lambda pair: -pair[1]) if x > 0}
 
 
 def _step_sigma(
