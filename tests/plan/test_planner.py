@@ -129,6 +129,15 @@ def test_without_gpus_and_work_20_tokens_a_parameter_are_planned() -> None:
     assert "20 for each parameter" in goal.assumed[0]
 
 
+@pytest.mark.parametrize(("task", "tokens"), [("lora", 10e6), ("qlora", 10e6), ("full", 200e6)])
+def test_fine_tuning_without_tokens_is_as_long_as_such_runs_are(task: str, tokens: float) -> None:
+    asked = Wishes(task=task, lora_rank=0 if task == "full" else 16, quantized_base=task == "qlora")
+    plan = make_plan("qwen2.5-1.5b", "2xA100", asked)
+    assert plan.tokens == tokens and plan.goal.assumed[0].endswith("(--tokens)")
+    given = make_plan("qwen2.5-1.5b", "2xA100", replace(asked, tokens=tokens))
+    assert plan.best is not None and given.best is not None and plan.best.time_s == given.best.time_s
+
+
 def test_without_tokens_times_are_for_a_billion() -> None:
     answer = plan_on(ARCH, NODE, Wishes(), Pricing(TODAY))
     assert answer.best is not None and answer.tokens == 1e9

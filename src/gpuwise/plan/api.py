@@ -39,34 +39,46 @@ def make_plan(
     """The fastest strategy to train ``model`` on ``on`` under ``wishes``, with its time, cost and reasons.
 
     An ambiguous GPU name is read as the most common one. A name without a count means one GPU, or the fewest on which the
-    training fits. ``plan.goal.assumed`` lists these assumptions. Without ``on``, rented clusters are compared, for 20 tokens a
-    parameter where no tokens are given. The price is the given one, a provider's, or the median of all offers; its age is counted
-    to ``today`` (default: now). Raises InputError and its subclasses (UnknownNameError, AmbiguousNameError, LayoutError), and
-    UnpredictableError.
+    training fits. Without ``on``, rented clusters are compared. Without tokens, a fine-tuning has as many as is usual
+    (:func:`with_length`). ``plan.goal.assumed`` lists these assumptions. The price is the given one, a provider's, or the median
+    of all offers; its age is counted to ``today`` (default: now). Raises InputError and its subclasses (UnknownNameError,
+    AmbiguousNameError, LayoutError), and UnpredictableError.
     """
     from gpuwise.plan.planner import Pricing, plan_on  # with what a run costs, which a fit does not ask
 
     goal_wishes = wishes or Wishes()
-    if goal_wishes.tokens is None and (goal_wishes.deadline_s is not None or goal_wishes.budget_usd is not None):
-        raise InputError("a deadline or a budget needs --tokens", hint="give the number of tokens, for example --tokens 15B")
     _check_task(goal_wishes)
     arch = find_model(model) if isinstance(model, str) else model
+    goal_wishes, work = with_length(arch, goal_wishes, rented=on is None)
+    if goal_wishes.tokens is None and (goal_wishes.deadline_s is not None or goal_wishes.budget_usd is not None):
+        raise InputError("a deadline or a budget needs --tokens", hint="give the number of tokens, for example --tokens 15B")
     pricing = Pricing(today or datetime.date.today(), usd_per_hour, provider)
-    if on is not None:
+    if on is None:
+        from gpuwise.plan.hardware import compare
+
+        plan = compare(arch, goal_wishes, pricing)
+    else:
         plan = plan_on(arch, find_cluster(on, prefer=USUAL) if isinstance(on, str) else on, goal_wishes, pricing)
         open_ = isinstance(on, str) and not is_counted(on)
-        return _on_enough(plan, pricing) if open_ and (plan.best is None or _moved(plan)) else plan
-    from gpuwise.plan.hardware import compare
+        if open_ and (plan.best is None or _moved(plan)):
+            plan = _on_enough(plan, pricing)
+    return replace(plan, subject=replace(plan.goal, assumed=(work, *plan.goal.assumed))) if work else plan
 
-    if goal_wishes.tokens is not None:
-        return compare(arch, goal_wishes, pricing)
-    task, _ = task_of(arch, goal_wishes)
+
+def with_length(arch: Architecture, wishes: Wishes, *, rented: bool = False) -> tuple[Wishes, str]:
+    """``wishes`` with the tokens that runs of their task usually have where none are given, and the assumption in words.
+
+    Pre-training has no usual length: times and costs are of a billion tokens, or, where ``rented`` clusters are compared, of 20
+    tokens a parameter."""
+    if wishes.tokens is not None:
+        return wishes, ""
+    task, _ = task_of(arch, wishes)
     tokens, why = task.tokens, task.tokens_source
-    if tokens is None:
+    if tokens is None and rented and wishes.deadline_s is None and wishes.budget_usd is None:
         tokens, why = float(TOKENS_PER_PARAMETER * count_parameters(arch).total), f"{TOKENS_PER_PARAMETER} for each parameter"
-    plan = compare(arch, replace(goal_wishes, tokens=tokens), pricing)
-    work = f"{format_count(tokens)} tokens, {why} (--tokens)"
-    return replace(plan, subject=replace(plan.goal, assumed=(work, *plan.goal.assumed)))
+    if tokens is None:
+        return wishes, ""
+    return replace(wishes, tokens=tokens), f"{format_count(tokens)} tokens, {why} (--tokens)"
 
 
 def _check_task(wishes: Wishes) -> None:

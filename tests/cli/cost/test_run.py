@@ -60,6 +60,13 @@ def test_the_command_line_takes_what_a_run_has(gpuwise: Callable[..., Any]) -> N
     assert gpuwise("cost", "gpt2", *words[:4], "--eval-share", "50", "--json").code == 2
 
 
+def test_a_fine_tuning_without_tokens_costs_what_plan_says(gpuwise: Callable[..., Any]) -> None:
+    words = ("llama-3.2-1b", "--on", "4090", "--for", "lora", "--json")
+    bill, plan = (json.loads(gpuwise(*command, *words).out) for command in (("cost", "run"), ("plan",)))
+    assert bill["tokens"] == plan["goal"]["tokens"] == 10e6 and bill["assumed"][0] == plan["goal"]["assumed"][0]
+    assert gpuwise("cost", "run", "llama-3.2-1b", "--on", "4090").err.startswith("error: the tokens to train on are missing")
+
+
 def test_spot_says_what_it_blends(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("gpt2", **ASK, spot=True) == 0
     assert "with the hours on demand" in " ".join(capsys.readouterr().out.split())

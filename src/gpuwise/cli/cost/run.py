@@ -96,9 +96,10 @@ def run(
     """
     import datetime
 
+    from gpuwise.facts.models.catalogue import find_model
     from gpuwise.money.run.changes import changes
     from gpuwise.money.run.cost import run_cost
-    from gpuwise.plan.api import make_plan
+    from gpuwise.plan.api import make_plan, with_length
     from gpuwise.plan.job import tokens_of_samples
 
     own = is_own_code(model)
@@ -111,8 +112,6 @@ def run(
     if own and tokens is not None:
         raise InputError("--tokens are for models of text in the catalogue", hint="give --samples")
     phases = has_phases(training.purpose)
-    if not own and tokens is None and not phases:
-        raise InputError("the tokens to train on are missing", hint="--tokens 15B; to serve it, --rate 20/s or --users 500")
     check_reports(html, svg)
     today = datetime.date.today()
     place, site = _place(country, provider)
@@ -135,8 +134,10 @@ def run(
     refuse_rollouts(rollouts)
     plan: Plan[Any]
     if samples is None:
-        wishes = wishes_of(training, fixed, tokens=tokens)
-        plan = make_plan(model, on, wishes, usd_per_hour=rent_price, provider=provider, today=today)
+        wishes, _ = with_length(find_model(model), asked := wishes_of(training, fixed, tokens=tokens))
+        if wishes.tokens is None:
+            raise InputError("the tokens to train on are missing", hint="--tokens 15B; to serve it, --rate 20/s or --users 500")
+        plan = make_plan(model, on, asked, usd_per_hour=rent_price, provider=provider, today=today)
         amount = f"{format_count(plan.tokens)} tokens"
     else:
         from gpuwise.cli.step.plan import captured_plan

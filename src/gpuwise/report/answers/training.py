@@ -37,6 +37,7 @@ from gpuwise.units import GIGA, format_bytes, format_count, format_duration, pro
 from gpuwise.workload.adapters import DEFAULT_TARGETS, targets_text
 from gpuwise.workload.changes.registry import SAME
 from gpuwise.workload.stacks.stack import find_stack
+from gpuwise.workload.tasks import tasks
 
 TIGHT = "*"
 """Marks memory that is enough only because torch gives cached blocks back."""
@@ -327,7 +328,9 @@ def _planned(d: At, best: At) -> Answer:
     cost: Phrase = (" and cost ", best["cost_usd"].expected) if best["cost_usd"] else ""
     misses = [f", later than the deadline of {goal['deadline_s'].text}"] if d["on_time"].value is False else []
     misses += [f", over the budget of {goal['budget_usd'].text}"] if d["in_budget"].value is False else []
-    names = f"{d['model']['name'].text} on {d['cluster']['label'].text}"
+    task = tasks().get(goal["task"].text)
+    tuned = f", {task.title}" if task is not None and task.checkpoint else ""
+    names = f"{d['model']['name'].text}{tuned} on {d['cluster']['label'].text}"
     price, mfu, goodput = best["price"], best["mfu"], best["goodput"]
     paid: Phrase = ""
     if price:
