@@ -77,17 +77,15 @@ def _on(matches: list[Architecture], on: str, context: int | None, ram: str | No
 
 def _search(query: str) -> list[Architecture]:
     """The models ``query`` means: the one of that name, or all with its words. Raises UnknownNameError."""
-    from gpuwise.errors import AmbiguousNameError, UnknownNameError
-    from gpuwise.facts.models.catalogue import find_model
+    from gpuwise.errors import UnknownNameError
+    from gpuwise.facts.models.catalogue import find_models
     from gpuwise.facts.models.catalogue import models as catalogue
 
     by_name = catalogue()
     if not query:
         return list(by_name.values())
     try:
-        return [find_model(query)]
-    except AmbiguousNameError as error:
-        return [by_name[name] for name in error.candidates if name in by_name] or list(by_name.values())
+        return find_models(query)
     except UnknownNameError:
         words = query.lower().split()
         matches = [a for a in by_name.values() if words and all(w in _text(a) for w in words)]

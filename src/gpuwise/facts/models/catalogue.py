@@ -14,11 +14,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any, cast
 
-from gpuwise.errors import DataError, FieldError, InputError, UnknownNameError
+from gpuwise.errors import AmbiguousNameError, DataError, FieldError, InputError, UnknownNameError
 from gpuwise.facts.loading import own_texts, shipped_text
 from gpuwise.facts.models.architecture import PARTS, READ_AS, Architecture, Extra, Mla, spelled_out
 from gpuwise.facts.models.checks import check_architecture
-from gpuwise.facts.models.names import GGUF_TYPE, NameTable, base_in_name, resolve_model_name, without_host
+from gpuwise.facts.models.names import GGUF_TYPE, NameTable, base_in_name, called_otherwise, resolve_model_name, without_host
 from gpuwise.facts.models.stored import format_in_name
 from gpuwise.facts.models.unmodelled import refuse_unmodelled
 
@@ -141,6 +141,17 @@ def find_model(text: str) -> Architecture:
     return arch if published or text.lower() in _names().exact else replace(arch, stored_format=form)
 
 
+def find_models(text: str) -> list[Architecture]:
+    """All models that a name means: several for that of a family. Raises as :func:`find_model`."""
+    try:
+        resolve_model_name(text, _names())
+    except AmbiguousNameError as error:
+        return [models()[name] for name in error.candidates if name in models()]
+    except InputError:
+        pass
+    return [find_model(text)]
+
+
 def find_model_to_run(text: str) -> Architecture:
     """:func:`find_model` for a question about running it locally, if the size in an unknown name (``Tess-4-27B``) is enough:
     such a name is a decoder of that size, with a note and a wide interval. Raises as :func:`find_model`."""
@@ -184,10 +195,18 @@ def _in_files(text: str, *, name: str = "") -> Architecture | None:
 
 
 def _named(text: str) -> Architecture:
-    """The model that a name means, or the one that a name of a fine-tune has in it, with a note. Raises UnknownNameError,
-    AmbiguousNameError."""
+    """The model that a name means; with a note, the one that most people mean by it, or that a name of a fine-tune has in it.
+    Raises UnknownNameError, AmbiguousNameError."""
     try:
-        return models()[resolve_model_name(text, _names())]
+        arch = models()[resolve_model_name(text, _names())]
+        if not called_otherwise(text, arch.id, arch.name):
+            return arch
+        return replace(arch, notes=(f"{text.strip()[:80]} {READ_AS} {arch.name}, which has the same layers", *arch.notes))
+    except AmbiguousNameError as error:
+        if not error.usual:
+            raise
+        arch = models()[error.candidates[0]]
+        return replace(arch, notes=(f"{text.strip()[:80]} {READ_AS} {arch.name}, which most people mean", *arch.notes))
     except UnknownNameError:
         refuse_unmodelled(text)
         base = base_in_name(text, _names()) or _behind_owner(text)

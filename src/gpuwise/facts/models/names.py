@@ -48,8 +48,8 @@ _DECORATION = frozenset(
         "model",
     }
 )
-_RELEASE = re.compile(r"\d(?:\.\d)?|2[3-6](?:0[1-9]|1[0-2])")
-"""The number of a version (v0.1), or a yymm date (2407)."""
+_RELEASE = re.compile(r"\d(?:\.\d)?|2[3-6](?:0[1-9]|1[0-2])|(?:0[1-9]|1[0-2])[0-3]\d")
+"""The number of a version (v0.1), or a date: yymm (2407) or mmdd (0528)."""
 _LONGEST_NAME = 200
 _HINT = (
     "give a name like llama-3.1-8b, the path of a Hugging Face config.json, or dimensions like "
@@ -107,6 +107,17 @@ def _contains(tokens: Tokens, part: Tokens) -> bool:
 
 
 _SIMPLER: tuple[Callable[[Tokens], Tokens], ...] = (tuple, _plain, _unversioned)
+
+
+_VERSION = re.compile(r"\d+\.\d+")
+
+
+def called_otherwise(text: str, *own: str) -> bool:
+    """Whether ``text`` names another family or version than the names in ``own``, so that a reader of these would not know it
+    again (codestral-22b, kimi-k2.6)."""
+    known = {part for name in own for token in name_tokens(name) for part in (token, *_VERSION.findall(token))}
+    unknown = [token for token in _unversioned(name_tokens(text)) if token not in known]
+    return any((len(token) > 2 and token.isalpha()) or _VERSION.fullmatch(token) for token in unknown)
 
 
 @dataclass(frozen=True, slots=True)
