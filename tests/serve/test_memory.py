@@ -17,7 +17,7 @@ from gpuwise.serve.engines.engine import ENGINES, LOCAL_ENGINE, EngineConfig, te
 from gpuwise.serve.engines.llama_cpp import LAYOUT
 from gpuwise.serve.engines.settings import Settings
 from gpuwise.serve.formats import weight_bytes
-from gpuwise.serve.memory import UNIFIED_SHARE, ServingMemory, cache_layout, local_memory, rank_weights, stage_ends
+from gpuwise.serve.memory import UNIFIED_SHARE, ServingMemory, cache_layout, local_memory, most_bytes, rank_weights, stage_ends
 from gpuwise.serve.replica import EngineReplica
 from gpuwise.serve.simulate import Server
 from gpuwise.units import GIB
@@ -75,6 +75,9 @@ def test_what_a_program_may_take() -> None:
     assert pool.pool == empty.most - empty.weights - empty.workspace
     local = local_memory(ENGINES[LOCAL_ENGINE], EIGHT, shared, "Q8_0", n_devices=1, context=4096)
     assert local.most == UNIFIED_SHARE * shared.memory_bytes
+    # 102 of 128 GB were free on a DGX Spark that had just started, 51.6 of 64 on a Jetson Orin
+    for name, free_gib in (("gb10", 101.8), ("jetson-agx-orin-64gb", 51.6)):
+        assert most_bytes(accelerators()[name]) / GIB == pytest.approx(free_gib, rel=0.01)
 
 
 @pytest.mark.parametrize(

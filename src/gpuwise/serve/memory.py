@@ -27,9 +27,11 @@ MXFP4_TILES = {"marlin": (256, 128), "triton": (256, 1), "cutlass": (256, 256)}
 """Widths of which hidden and expert dimensions of a rank are padded to multiples, by kernel: vllm
 model_executor/layers/quantization/mxfp4.py, create_weights; Triton's layout on Hopper by what it loads (64.38 GiB of
 gpt-oss-120b, vllm issue 33155; Marlin 65.97, issue 23278; the checkpoint 60.8)."""
-UNIFIED_SHARE = 0.75
-"""Share of unified memory that a GPU may pin: three quarters: Metal's recommendedMaxWorkingSetSize on machines above 36 GB
-(llama.cpp discussion 2182), and the 96 of 128 GB of a Ryzen AI Max+ 395 (AMD product page)."""
+UNIFIED_SHARE, CUDA_UNIFIED_SHARE = 0.75, 0.8
+"""Share of unified memory that a GPU may have. Three quarters: Metal's recommendedMaxWorkingSetSize on machines above 36 GB
+(llama.cpp discussion 2182), and the 96 of 128 GB of a Ryzen AI Max+ 395 (AMD product page). CUDA has no limit of its own, only
+what the system leaves: 102 of 128 GB free at start on a DGX Spark (MiaAI-Lab/GLM-5.3-Flash-EXL3-2x-DGX-Sparks issue 47; vLLM's
+recipe takes 103: vllm-project/recipes 632), 51.6 of 64 on a Jetson Orin (ollama issue 3406)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,8 +119,13 @@ def local_memory(
     return ServingMemory(weight_bytes(arch, weights) / n_devices, cache, workspace, most)
 
 
+def unified_bytes(accelerator: Accelerator) -> float:
+    """What the GPU can have of the memory that it shares with its host."""
+    return accelerator.memory_bytes * (CUDA_UNIFIED_SHARE if accelerator.vendor == "NVIDIA" else UNIFIED_SHARE)
+
+
 def most_bytes(accelerator: Accelerator, free_bytes: float = math.inf) -> float:
     """What a local program can have of an accelerator with ``free_bytes`` free, without what its own context takes."""
     if accelerator.unified_memory:
-        return min(accelerator.memory_bytes * UNIFIED_SHARE, free_bytes)
+        return min(unified_bytes(accelerator), free_bytes)
     return min(usable_bytes(accelerator), free_bytes) - context_bytes(accelerator)

@@ -28,7 +28,7 @@ from gpuwise.predict.memory.kv_cache import PAGED, CacheLayout, kv_page_bytes, k
 from gpuwise.serve.engines.engine import EngineConfig
 from gpuwise.serve.engines.settings import EngineRules, Settings
 from gpuwise.serve.formats import WIDE_BYTES
-from gpuwise.serve.memory import UNIFIED_SHARE, rank_weights
+from gpuwise.serve.memory import rank_weights, unified_bytes
 from gpuwise.serve.simulate.adapters import adapter_bytes
 from gpuwise.serve.simulate.drafts import drafter_bytes
 from gpuwise.serve.simulate.kernel_steps import graph_sizes
@@ -135,7 +135,7 @@ def engine_parts(
     assert options.max_num_seqs is not None and options.memory_share is not None and options.max_num_batched_tokens is not None
     requested = usable_bytes(accelerator) * options.memory_share
     if accelerator.unified_memory:
-        requested = min(requested, accelerator.memory_bytes * UNIFIED_SHARE)
+        requested = min(requested, unified_bytes(accelerator))
     weights = rank_weights(arch, config, accelerator)
     if options.adapters is not None:  # states for the maximum number of sequences are allocated when the engine starts
         weights += options.adapters.at_once * adapter_bytes(arch, options.adapters.rank, config.tp)
