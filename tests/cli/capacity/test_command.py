@@ -249,3 +249,18 @@ def test_typical_targets_are_wider_where_a_request_alone_misses_them(gpuwise: Ca
     assert ran.code == 0 and "1 s is allowed" in ran.document["nearest_miss"]["why"]
     assert ran.document["served"] is not None and ran.document["targets"][0]["limit_s"] > 1.0
     assert gpuwise(*asked, "--slo", "ttft_p95=1s").document["served"] is None
+
+
+def test_people_who_speak_at_once_are_a_load_of_speech(gpuwise: Callable[..., Any]) -> None:
+    spoken = json.loads(gpuwise("capacity", "whisper", "--on", "l4", "--users", "200", "--json").out)["forward"][0]
+    assert spoken["items_per_s"] * spoken["sound_s_each"] == pytest.approx(200)
+    assert gpuwise("capacity", "whisper", "--users", "20", "--rate", "1/s").err.startswith(
+        "error: --users and --rate are two loads"
+    )
+    refused = gpuwise("capacity", "sdxl", "--users", "20").err
+    assert "--users means nothing for --workload image" in refused and "--rate 5/s" in refused
+
+
+def test_without_a_load_the_verdict_has_the_users_too(gpuwise: Callable[..., Any]) -> None:
+    ran = gpuwise(*SMALL)
+    assert "users," in ran.out.partition("\n\n")[0].replace("\n", " ") and "each pauses 45.0 s" in ran.out

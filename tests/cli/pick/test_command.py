@@ -101,6 +101,20 @@ def test_other_words_for_a_purpose_are_understood(word: str, gpuwise: Callable[.
     assert ran.code == 2 and "more than 100,000,000" in ran.err
 
 
+@pytest.mark.parametrize(
+    ("model", "says"),
+    [
+        ("sdxl", "Make images"),
+        ("ltx-video", "Make videos"),
+        ("bge-m3", "Embed"),
+        ("whisper", "Transcribe"),
+        ("qwen3-8b", "Serve"),
+    ],
+)
+def test_a_model_alone_is_picked_for_what_it_does(model: str, says: str, gpuwise: Callable[..., Any]) -> None:
+    assert says in gpuwise("pick", model).out
+
+
 def test_a_bare_model_is_that_of_the_option(gpuwise: Callable[..., Any]) -> None:
     bare, named = (gpuwise("pick", *words, "--for", "run", "--json") for words in (["gpt2"], ["--model", "gpt2"]))
     assert bare.code == 0 and bare.out == named.out

@@ -206,7 +206,9 @@ def capacity(
     check_reports(html)
     if asked.trace is None and (asked.workload or "").lower().endswith(TRACES):
         asked = replace(asked, workload=None, trace=Path(asked.workload or ""))
-    arch = _served(model, asked.workload)
+    from gpuwise.facts.models.served import served_model
+
+    arch = served_model(model, asked.workload)
     # not before: a name that is refused does without them
     from gpuwise.facts.models.architecture import Architecture
     from gpuwise.serve.capacity.answer import Question
@@ -366,17 +368,6 @@ def _in_flight(
     return 1 if dear or not answer.best.point.met else 0
 
 
-def _served(model: str, workload: str | None) -> Architecture | ConvNet | Denoiser:
-    """What is served. Raises UnknownNameError."""
-    from gpuwise.facts.models.catalogue import find_model
-    from gpuwise.facts.models.convnets import known_convnet
-    from gpuwise.facts.models.denoisers import find_denoiser, known_denoiser
-
-    if workload in ("image", "video"):
-        return find_denoiser(model, f"{workload}s")
-    return known_convnet(model) or known_denoiser(model) or find_model(model)
-
-
 def as_named(model: str, arch: Architecture | ConvNet | Denoiser, constraints: Constraints) -> Constraints:
     """``constraints`` with the engine and weights that the model's name or config says (:func:`stored_as`)."""
     from gpuwise.serve.engines.engine import stored_as
@@ -390,16 +381,24 @@ def _passes(traffic: Traffic, constraints: Constraints) -> PassQuestion:
     from gpuwise.cli.capacity.passes import question_of
     from gpuwise.serve.engines.engine import DEFAULT_ENGINE
 
-    chosen = given(traffic, CHAT) | given(constraints, FREE)
-    refuse(chosen, f"is of models that write: {traffic.workload} writes nothing", allowed=OF_PASSES)
+    chosen, engine, rate = given(traffic, CHAT) | given(constraints, FREE), constraints.engine or DEFAULT_ENGINE, traffic.rate
+    spoken = traffic.workload == "speech"
+    load = "--rate 5/s sets the load" if not spoken else "--users 20 (who speak at once) or --rate 5/s sets the load"
+    refuse(chosen, f"means nothing for --workload {traffic.workload}", load, (*OF_PASSES, "users") if spoken else OF_PASSES)
+    if traffic.users is not None and rate is not None:
+        raise InputError("--users and --rate are two loads", hint="give one of them")
+    if traffic.users is not None:
+        from gpuwise.facts.software.speech_programs import find_speech_program
+
+        rate = traffic.users / find_speech_program(engine.partition("@")[0]).advance_s
     assert traffic.workload is not None
     return question_of(
         traffic.workload,
         traffic.slo,
-        traffic.rate,
+        rate,
         constraints.context,
         traffic.batching,
-        constraints.engine or DEFAULT_ENGINE,
+        engine,
         traffic.steps,
         traffic.resolution,
         traffic.frames,

@@ -135,7 +135,8 @@ def pick(
     model: Annotated[str | None, Parameter(metavar="MODEL")] = None,
     *,
     purpose: Annotated[
-        str | None, Parameter(name="--for", show_default="infer with a model, train with --tokens, else learn", metavar="PURPOSE")
+        str | None,
+        Parameter(name="--for", show_default="what the model does; train with --tokens; learn without model", metavar="PURPOSE"),
     ] = None,
     work: PickWork = ANYTHING,
     within: Within = NO_LIMITS,
@@ -171,7 +172,7 @@ def pick(
 
     guess = ""
     if purpose is None:
-        purpose = "train" if work.tokens is not None else "infer" if model is not None else "learn"
+        purpose = "train" if work.tokens is not None else _used_for(model) if model is not None else "learn"
         guess = f"to {purpose} (--for: train, finetune, infer, learn ...)"
     if model is not None and purpose in NETWORK_TASKS:
         from gpuwise.facts.models.trained import known_trained
@@ -205,6 +206,14 @@ def pick(
 
     _show(pick_document(ranking), guess, shown, json=json)
     return 0 if ranking.best is not None else 1
+
+
+def _used_for(model: str) -> str:
+    """What a model is run for: ``infer`` where it writes text. Raises UnknownNameError."""
+    from gpuwise.facts.models.served import served_model
+    from gpuwise.serve.passes.capacity import usual_workload
+
+    return usual_workload(served_model(model)) or "infer"
 
 
 def _network(model: str, purpose: str, work: PickWork, limits: Mapping[str, Any], shown: Shown | None, *, json: bool) -> int:

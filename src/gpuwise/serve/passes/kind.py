@@ -14,7 +14,7 @@ from gpuwise.facts.models.denoisers import Denoiser
 from gpuwise.predict.memory.device import usable_bytes
 from gpuwise.serve.engines.engine import DEFAULT_ENGINE
 from gpuwise.serve.load.targets import Target
-from gpuwise.serve.memory import UNIFIED_SHARE
+from gpuwise.serve.memory import unified_bytes
 from gpuwise.serve.passes.batches import BatchTimes
 
 Model = Architecture | ConvNet | Denoiser
@@ -97,7 +97,7 @@ class PassKind:
 
 def room(accelerator: Accelerator) -> float:
     """Bytes of its memory that passes may fill."""
-    return accelerator.memory_bytes * UNIFIED_SHARE if accelerator.unified_memory else usable_bytes(accelerator)
+    return unified_bytes(accelerator) if accelerator.unified_memory else usable_bytes(accelerator)
 
 
 def batches_that_fit(name: str, accelerator: Accelerator, weights_bytes: float, item_bytes: float) -> tuple[int, ...]:
