@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import datetime
+import math
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -345,6 +347,25 @@ def test_users_are_served_at_the_rate_they_come_to() -> None:
         assert point.rate_per_s == pytest.approx(users / copies / (45.0 + e2e), rel=0.03)
         assert answer.served.fleet.rate_per_s == pytest.approx(users / (45.0 + e2e), rel=0.03)
         assert answer.label == f"{answer.served.fleet.cluster.n_accelerators}x L40S"
+
+
+@pytest.mark.thorough
+def test_the_users_of_an_answer_without_a_load_are_served_by_the_same_gpus() -> None:
+    asked = Question(
+        find_model("llama-3.1-8b"),
+        find_cluster("l40s"),
+        Load(find_workload("chat"), 8192),
+        parse_targets("ttft_p95=1s"),
+        Demand(peak_over_mean=1.5),
+        datetime.date(2026, 11, 23),
+        n=N,
+    )
+    most = capacity_on(asked, explain=False)
+    users = None if most.served is None else most.served.fleet.users
+    assert users is not None
+    for n, copies in ((users, 1), (math.ceil(1.5 * users), 2)):
+        served = capacity_on(replace(asked, demand=Demand(None, n, peak_over_mean=1.5)), explain=False).served
+        assert served is not None and served.fleet.copies_peak == copies and served.fleet.users is None
 
 
 def test_tokens_a_second_are_what_is_asked_and_past_saturation_what_gets_done() -> None:

@@ -71,6 +71,7 @@ def capacity_answer(document: Mapping[str, Any], budget_usd_per_hour: float | No
         d["on"].text,
         " carries ",
         _requests(served["requests_per_s"]),
+        *([", ", Number(fleet["users"], _people), " users"] if fleet["users"] else []),
         paid,
         over,
     )
@@ -138,6 +139,12 @@ def _requests(place: At, like: At | None = None) -> Number:
     return Number(place, words)
 
 
+def _people(users: float) -> str:
+    """A number of users, as exact as such a number is."""
+    step = 10.0 ** max(len(f"{users:.0f}") - 2, 0)
+    return f"about {users // step * step:,.0f}"
+
+
 def _figures(d: At, served: At, load: At, each: At, asked: bool) -> Iterator[Figure]:
     """What they send and what a replica carries, the first word and the rest, the price."""
     fleet = served["fleet"]
@@ -146,6 +153,9 @@ def _figures(d: At, served: At, load: At, each: At, asked: bool) -> Iterator[Fig
         at_peak: Phrase = ("on average, ", Number(peak, format_number), "/s at the peak") if peak.number > mean.number else ""
         yield Figure("they send", _requests(mean), "", at_peak)
     yield Figure("a replica carries", _requests(each), span(each, _requests(each).say))
+    if fleet["users"]:
+        pause: Phrase = ("each pauses ", d["demand"]["think_s"], " after an answer")
+        yield Figure("users", Number(fleet["users"], _people), "", pause)
     if d["targets"]:
         key = next(iter(d["targets"]))["target"].text
         metric, _, quantile = key.rpartition("_")

@@ -35,7 +35,7 @@ def capacity_document(answer: Capacity) -> dict[str, object]:
         "demand": {
             "requests_per_s": answer.demand.rate_per_s,
             "users": answer.demand.users,
-            "think_s": answer.demand.think_s if answer.demand.users else None,
+            "think_s": answer.demand.think_s if answer.demand.rate_per_s is None else None,
             "peak_over_mean": answer.demand.peak_over_mean,
         },
         "served": None if answer.served is None else _served(answer.served),
@@ -200,6 +200,7 @@ def fleet_document(fleet: Fleet) -> dict[str, object]:
         "wh_per_million_output_tokens": fleet.wh_per_million,
         "power_w": fleet.power_w,
         "mean_accelerators": fleet.mean_accelerators,
+        "users": fleet.users,
     }
 
 

@@ -82,6 +82,8 @@ class Fleet:
     power_w: float | None
     mean_accelerators: float
     """Mean accelerators of a fleet that follows a day with that peak hour by hour."""
+    users: int | None = None
+    """People whose requests are that rate; None where a load was given."""
 
     @property
     def accelerators_now(self) -> int:
@@ -109,10 +111,12 @@ def fleet_for(
     run, ranks = limit.best.run, limit.configuration.ranks
     rate = demand.rate_for(run.mean("e2e"))
     peak_per_s = None if rate is None else rate * demand.peak_over_mean
+    users = None
     if rate is None or peak_per_s is None:
         copies = max(copies_on(cluster, ranks), 1)
         rate = copies * each.expected / demand.peak_over_mean
         now, peak, peak_per_s = max(math.ceil(copies / demand.peak_over_mean - 1e-9), 1), copies, copies * each.expected
+        users = math.floor(rate * (demand.think_s + run.mean("e2e")))
     else:
         peak = copies or copies_for(peak_per_s, each.expected)
         if e2e_s is not None:
@@ -142,6 +146,7 @@ def fleet_for(
         None if watts is None else watts / million_h,
         watts,
         following,
+        users,
     )
 
 
