@@ -43,6 +43,8 @@ ASKED = {
     "which gpu for stable diffusion xl": "gpuwise pick sdxl --for image",
     "run flux on 4070": "gpuwise fit flux-dev --on 4070 --for run",
     "train a lora for sdxl on 3090": "gpuwise fit sdxl --on 3090 --for finetune",
+    "is an H200 worth it over an H100 for serving llama 3.3 70b": "gpuwise compare h200 h100 --model llama-3.3-70b --for infer",
+    "ollama is slow on my amd card": "gpuwise doctor",
     "rent or buy an h100": "gpuwise cost own --on h100",
     "how many users can a single L40S serve with llama 3.1 8b": "gpuwise capacity llama-3.1-8b --on l40s",
     "how much vram do I need for mixtral 8x7b": "gpuwise models mixtral-8x7b",

@@ -91,8 +91,9 @@ def _print(answer: Answer, to: Console, names: Collection[str] | None) -> None:
 
 def _whole(answer: Answer, to: Console, names: Collection[str] | None) -> Iterator[RenderableType]:
     """Everything, or the verdict with the parts of these names."""
-    yield from _head(answer, to, lead=names is None)
     parts = [p for p in answer.parts if names is None or p.name in names]
+    alone = names is not None and len(parts) == 1 and parts[0].verdict
+    yield from _head(replace(answer, verdict=parts[0].verdict) if alone else answer, to, lead=names is None)
     for part in parts:
         yield from _part(part, to, None)
     if names is None:

@@ -8,6 +8,7 @@ import contextlib
 import errno
 import itertools
 import re
+import shlex
 import sys
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -388,7 +389,9 @@ def _parsing(error: CycloptsError, words: Sequence[str]) -> tuple[str, str]:
             f"for example gpuwise {' '.join([*chain, 'llama-3.1-8b', *words[len(chain) :]])}",
         )
     if missing and missing[2] == "--on":
-        hint = f"give the GPUs with --on: gpuwise {' '.join(chain)} --on {_cluster_in(words) or '8xH100-SXM'}"
+        named = _cluster_in(words)
+        typed = shlex.join(word for word in words if word != named)
+        hint = f"give the GPUs with --on: gpuwise {typed} --on {named or '8xH100-SXM'}"
     if "option: --model." in text and chain and chain[0] in WORD_MODEL:
         hint = f"give the model without an option: gpuwise {WORD_MODEL[chain[0]]}"
     for name, value in itertools.pairwise(words):

@@ -197,6 +197,9 @@ def _serve(h: Heard) -> Iterator[Offer]:
     if h.does != TEXT:
         yield Offer("How many does it carry?", ("capacity", h.model_or_example, *h.on_gpus, "--workload", h.does))
         return
+    if len(h.gpus) > 1:
+        yield from _compare(h)
+        return
     asks = re.search(r"how many (?:\w+ )?(?:users|people|requests)", h.text)
     users = () if asks and h.gpus else ("--users", str(h.users or 100))
     if users and re.search(r"cost|price|much|\$", h.text):
@@ -266,11 +269,22 @@ def _explain(h: Heard) -> Iterator[Offer]:
             yield Offer("What does the word mean?", ("explain", find_term(name).names[0]))
 
 
+SERVERS = r"ollama|llama\.?cpp|lm.?studio|koboldcpp|vllm|sglang"
+"""Programs that run a model: no script of training is slow then."""
+
+
+def _program(h: Heard) -> Iterator[Offer]:
+    """A program that runs a model, and is slow."""
+    if re.search(SERVERS, h.text) and len(h.gpus) < 2:
+        yield Offer("Is this machine ready?", ("doctor",))
+        yield Offer("How fast should it be there?", ("fit", h.model_or_example, *h.on_gpus, "--for", "run"))
+
+
 def _script(question: str, command: str) -> Callable[[Heard], Iterator[Offer]]:
     """A command for the training script of this folder; for ``train.py`` if there is no script."""
 
     def make(h: Heard) -> Iterator[Offer]:
-        if len(h.gpus) < 2:  # else "is a 5090 faster than a 4090" is meant
+        if len(h.gpus) < 2 and not re.search(SERVERS, h.text):  # else "is a 5090 faster than a 4090" is meant
             yield Offer(question, (command, next(_scripts(), "train.py")))
 
     return make
@@ -295,6 +309,7 @@ RULES: tuple[tuple[str, Callable[[Heard], Iterator[Offer]]], ...] = (
         lambda h: iter([Offer("Which models run on it?", ("models", "--on", h.on))] if h.model is None else ()),
     ),
     (r"\bout of memory|\boom\b", _command("What filled the GPU's memory?", "memory", "--help")),
+    (r"slow", _program),
     (r"slow|bottleneck|\bidle|utili[sz]ation|speed up", _script("Where does my step's time go?", "profile")),
     (r"slow|faster|speed up", _script("What makes my script faster?", "tune")),
     (r"slow|bottleneck|\bidle|utili[sz]ation", _command("What are the GPUs doing now?", "top")),

@@ -138,6 +138,11 @@ def test_a_pc_at_home_is_no_server(gpuwise) -> None:
     assert 1.5 <= float(re.split(r"  +", own.strip())[1]) <= 2.2
 
 
+def test_the_energy_alone_is_answered_first(gpuwise) -> None:
+    out = gpuwise("cost", "own", "--on", "4090", "--energy").out
+    assert re.match(r"1x RTX 4090: 0\.\d+ kW on average at the meter, [\d.]+ MWh for \$\d+ over 3 years\n", out)
+
+
 def test_one_gpu_pays_for_itself(gpuwise) -> None:
     out = gpuwise("cost", "--on", "4090", "--hours", "300/month", "--simple").out
     assert "after 14" in out and "1 owned GPU" in out and "owning wins" in out

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -99,11 +100,15 @@ def refuse_own(code: OwnCode) -> None:
 
 def refuse_arguments(arguments: Sequence[str]) -> None:
     """Raises InputError for words after the name of what is no script."""
-    if arguments:
-        raise InputError(
-            f"unexpected: {' '.join(arguments)}",
-            hint="only a whole script has its own arguments: gpuwise fit train.py -- --lr 0.1",
-        )
+    if not arguments:
+        return
+    hint = "only a whole script has its own arguments: gpuwise fit train.py -- --lr 0.1"
+    with suppress(InputError):
+        from gpuwise.facts.hardware.naming import USUAL, find_cluster
+
+        find_cluster(arguments[0], prefer=USUAL)
+        hint = f"name the GPUs with --on {arguments[0]}"
+    raise InputError(f"unexpected: {' '.join(arguments)}", hint=hint)
 
 
 def refuse_code(code: OwnCode, arguments: Sequence[str]) -> None:

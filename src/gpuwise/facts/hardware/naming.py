@@ -176,7 +176,7 @@ def read_accelerator(text: str, prefer: Iterable[str] = ()) -> tuple[Accelerator
         if (named := _literal().get(text.strip().lower())) is not None:
             literal = accelerators()[named]
             return literal, _assumed(text, frozenset(_raw_words(text)), literal, ())
-        for attempt in chain((text,), _without_remark(text), (_PLURAL.sub("", text.strip()),)):
+        for attempt in chain((text,), _without_remark(text), (_PLURAL.sub("", text.strip()),), _without_case(text)):
             words = _words(attempt)
             candidates, dropped = _candidates(words)
             if candidates:
@@ -184,6 +184,17 @@ def read_accelerator(text: str, prefer: Iterable[str] = ()) -> tuple[Accelerator
                 parts = [e.id for e in (*candidates, *dropped) if e.id != settled.id]
                 return settled, _assumed(text, words, settled, parts)
     raise _unknown(text[:LONGEST_NAME], [text[:LONGEST_NAME]])
+
+
+_MAC = re.compile(r"(?:apple[\s-]+)?\b(?:mac[\s-]?book(?:[\s-]+(?:air|pro))?|mac[\s-]?(?:studio|mini|pro)|imac)\b", re.IGNORECASE)
+"""A Mac by its case; the chip has another name (MacBook Pro M3 Pro)."""
+
+
+def _without_case(text: str) -> Iterable[str]:
+    """The chip of a Mac that is named with its case: MacBook Air M2, M4 Pro Mac mini 48GB."""
+    chip = _MAC.sub(" ", text.strip().rstrip("s"))
+    if chip != text and any(_names_a_product(w) for w in frozenset(_raw_words(chip)) - NOISE):
+        yield chip
 
 
 def _without_remark(text: str) -> Iterable[str]:

@@ -221,12 +221,13 @@ Block = Table | Stack | Chart | Area | Points | Picture | Notes | Code | Command
 @dataclass(frozen=True, slots=True)
 class Section:
     """A part of an answer. ``name`` is its option (:data:`~gpuwise.report.answers.parts.PARTS`); where it is ``first`` the first
-    screen has its first block."""
+    screen has its first block. ``verdict`` is the answer's where this part alone is asked for and answers another question."""
 
     name: str
     title: str
     blocks: Sequence[Block]
     first: bool = False
+    verdict: Phrase = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,7 +261,7 @@ class Answer:
 
 def shows(answer: Answer) -> Iterator[At]:
     """Every place of the document that an answer shows as text."""
-    yield from places((answer.verdict, answer.lead))
+    yield from places((answer.verdict, answer.lead, *(p.verdict for p in answer.parts)))
     for f in answer.figures:
         yield from places((f.value, f.small, f.note))
     for block in (b for p in answer.parts for b in p.blocks):

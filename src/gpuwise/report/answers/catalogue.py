@@ -105,12 +105,20 @@ def _rent(name: str) -> str:
         return "-"
 
 
+BY_USE = ("bf16", "fp16", "fp8", "nvfp4", "mxfp4", "int8", "tf32", "fp32")
+"""Formats in the order of use; others come after."""
+
+
+def _place(dtype: str) -> int:
+    return BY_USE.index(dtype) if dtype in BY_USE else len(BY_USE)
+
+
 def _one(a: At) -> Answer:
     """One accelerator with the source of each figure."""
     head = f"{a['vendor'].text} {a['family'].text}, {a['year'].value}, {a['form'].text}, id {a['id'].text}"
     weak = ", ".join(w.text for w in a["weak"])
     rates: list[Row] = []
-    for dtype, rate in a["peak_flop_per_s"].items():
+    for dtype, rate in sorted(a["peak_flop_per_s"].items(), key=lambda item: _place(item[0])):
         unit = "OP/s" if dtype.startswith("int") else "FLOP/s"
         rates.append(Row([Cell(dtype), Cell(Number(rate, lambda n, unit=unit: format_rate(n, unit)))]))
     memory: Phrase = (a["memory_bytes"], " of ", a["memory_type"].text, ", ", a["memory_bandwidth_bytes_per_s"])

@@ -41,6 +41,7 @@ NAMED = 3
 COUNTS_AS = "counts as: what they are ranked by (--order)"
 BEHIND = "p4m?ofib"
 """Letters of what puts a row behind those without, the gravest first; ``?ofib`` are alike."""
+BEST, WEAK = "*", "~"
 MARKS = {
     "4": "done with a change (4-bit weights, lighter states)",
     "p": "software partial or unknown",
@@ -52,11 +53,9 @@ MARKS = {
     "i": "sessions end before the work does",
     "b": "several systems for less than a day",
     "+": "with the machine around it",
-    "d": "derived from its family",
-    "s": "predicted from its specification",
-    "x": "beyond what was measured",
+    WEAK: "no measurement of such a GPU: from its family or its specification",
 }
-"""What the letters of the notes column mean; fitted and measured predictions have none."""
+"""What the marks of the notes column mean; fitted and measured predictions have none."""
 
 
 def pick_answer(document: Mapping[str, Any]) -> Answer:
@@ -232,9 +231,7 @@ def _marks(o: At) -> Iterator[str]:
         "i": "sessions" in behind,
         "b": "brief" in behind,
         "+": o["box_usd"].number > 0,
-        "d": basis == "derived",
-        "s": basis == "specified",
-        "x": basis == "extrapolated",
+        WEAK: basis in ("derived", "specified", "extrapolated"),
     }
     return (m for m in MARKS if holds[m])
 
@@ -484,9 +481,6 @@ def _short(d: At, names: list[str]) -> Table:
     rows = [Row([Cell(name), *(_compared(by_key[k], i, second=False) for k in telling)]) for i, name in enumerate(names)]
     columns = [Column("GPU", words=True), *(Column(SHORT[k], leaves=FIRST - n) for n, k in enumerate(telling))]
     return Table(COMPARE["short"], columns, rows)
-
-
-BEST, WEAK = "*", "~"
 
 
 def _compared(row: At, i: int, *, second: bool = True) -> Cell:

@@ -246,7 +246,21 @@ def _energy(d: At, by_name: Mapping[str, At]) -> Iterator[Section]:
     table: list[Block] = [Table(OWN["energy"], columns, rows)]
     if all(o["operational_kgco2e"].expected.value is None for o in shown):
         table.append(Notes(["The carbon of the electricity needs its place: --country DE"]))
-    yield Section("energy", OWN["energy"], table)
+    yield Section("energy", OWN["energy"], table, verdict=_drawn(d, next((o for o in shown if o["owned_gpus"].number), shown[0])))
+
+
+def _drawn(d: At, way: At) -> Phrase:
+    """Mean power, energy and its price of one way to have the GPUs."""
+    from gpuwise.money.rent_or_own.demand import HOURS_PER_MONTH  # a page is served without what only answers need
+
+    hours = d["horizon_months"].number * HOURS_PER_MONTH
+    kwh, usd = way["kwh"], dict(way["parts_usd"].items()).get("power")
+    n = way["owned_gpus"].number
+    name = f"{n:.0f}x {d['accelerator'].text}" if n else f"{d['accelerator'].text}, rented"
+    power = Number(kwh, lambda value: f"{format_number(value / hours)} kW")
+    price: Phrase = () if usd is None else (" for ", Number(usd, dollars))
+    over = Number(d["horizon_months"], _months)
+    return (name, ": ", power, " on average at the meter, ", Number(kwh, _thousandth), " MWh", price, " over ", over)
 
 
 def _steps(steps: At) -> Table:

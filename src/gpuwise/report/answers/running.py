@@ -37,7 +37,8 @@ def run_answer(document: Mapping[str, Any]) -> Answer:
     fits, offload, names = bool(d["fits"].value), d["offload"], f"{d['model']['name'].text} on {d['cluster']['label'].text}"
     verdict: Phrase = f"{names}: does not fit"
     if fits:
-        verdict = (names, ": runs in ", d["weights"], ", ", _at(d, "context")["tokens_per_s"].expected, " tokens/s")
+        rate = _at(d, "context")["tokens_per_s"].expected
+        verdict = (names, ": runs in ", d["weights"], ", ", rate, " tokens/s", *_faster(d, rate.number))
     elif offload:
         verdict = (names, ": fits only with a part of it in RAM, ", offload["tokens_per_s"].expected, " tokens/s")
     return Answer(
@@ -64,6 +65,19 @@ def run_answer(document: Mapping[str, Any]) -> Answer:
         _next(d),
         assumed=[str(s.value) for s in d["assumed"]],
     )
+
+
+MUCH_FASTER = 1.5
+"""Times as fast as llama.cpp, from which another program is named in the first line."""
+
+
+def _faster(d: At, rate: float) -> list[Phrase]:
+    """The fastest other program, where it is much faster."""
+    others = [c for c in d["commands"] if c["tokens_per_s"] and c["tokens_per_s"].expected.number >= MUCH_FASTER * rate]
+    if not others:
+        return []
+    best = max(others, key=lambda c: c["tokens_per_s"].expected.number)
+    return ["; ", best["tokens_per_s"].expected, f" with {best['name'].text.partition(',')[0]} in ", best["weights"]]
 
 
 def _tokens(place: At) -> Number:
