@@ -1,36 +1,33 @@
-"""What a program does outside its step while it is only looked at: data is read in this process, and no file is overwritten
-by weights or pictures that have no values."""
+"""What a program does outside its step while it is only looked at: data is read in this process, and what it writes is aside."""
 
 from __future__ import annotations
 
 import importlib.util
 import os
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import torch
 from torch.utils.data import dataloader
 
 from gpuwise.workload.capture.device.patching import Patches
+from gpuwise.workload.capture.written import Aside, written_aside
 
 
 @contextmanager
 def harmless() -> Generator[None]:
-    """Loaders without worker processes, weights and pictures written to no path, Weights & Biases switched off, for the length
-    of the context."""
+    """Loaders without worker processes, files written aside, Weights & Biases switched off, for the length of the context."""
     patches, mode = Patches(), os.environ.get("WANDB_MODE")
     patches.set(dataloader.DataLoader, "__iter__", _in_this_process)
-    patches.set(torch, "save", _without_a_path(torch.save))
-    if importlib.util.find_spec("safetensors") is not None:
-        library = importlib.import_module("safetensors.torch")
-        patches.set(library, "save_file", _without_a_path(library.save_file))
-    if importlib.util.find_spec("PIL") is not None:  # samples of a generator, and Matplotlib's figures
-        pictures = importlib.import_module("PIL.Image").Image
-        patches.set(pictures, "save", _without_a_path(pictures.save))
     os.environ["WANDB_MODE"] = "disabled"
     try:
-        yield
+        with written_aside() as aside:
+            patches.set(torch, "save", _saved(torch.save, aside))
+            if importlib.util.find_spec("safetensors") is not None:  # it reads the memory of tensors, which has no values
+                library = importlib.import_module("safetensors.torch")
+                patches.set(library, "save_file", _nothing)
+            yield
     finally:
         patches.undo()
         if mode is None:
@@ -49,23 +46,32 @@ def _in_this_process(loader: Any) -> Any:
         loader.num_workers, loader.timeout = told
 
 
-def _without_a_path(save: Callable[..., Any]) -> Callable[..., Any]:
-    """``save`` where it writes to an open file, its second argument; nothing where that is a path.
+def _nothing(*args: Any, **kwargs: Any) -> None:
+    pass
+
+
+def _saved(save: Callable[..., Any], aside: Aside) -> Callable[..., Any]:
+    """``torch.save``, which opens a path in C: to a file aside. What cannot be written is not there.
 
     The old format, in which a storage pickles itself, would read memory that a storage without values does not have
     (Lightning pickles a module's hyperparameters): of such a storage nothing is written, all else in the new one.
     """
 
-    def guarded(*args: Any, **kwargs: Any) -> Any:
-        to = args[1] if len(args) > 1 else kwargs.get("f", kwargs.get("filename"))
-        if isinstance(to, (str, os.PathLike)):
-            return None
+    def saved(obj: Any, f: Any, *args: Any, **kwargs: Any) -> Any:
         if not kwargs.get("_use_new_zipfile_serialization", True):
-            if isinstance(what := args[0] if args else kwargs.get("obj"), (torch.TypedStorage, torch.UntypedStorage)):
+            if isinstance(obj, (torch.TypedStorage, torch.UntypedStorage)):
                 # the untyped one by its private name: to ask the other is deprecated
-                storage = getattr(what, "_untyped_storage", what)
-                return None if storage.device.type == "meta" else save(*args, **kwargs)
+                if getattr(obj, "_untyped_storage", obj).device.type == "meta":
+                    return None
+                return save(obj, f, *args, **kwargs)
             del kwargs["_use_new_zipfile_serialization"]
-        return save(*args, **kwargs)
+        if not isinstance(f, (str, os.PathLike)):
+            return save(obj, f, *args, **kwargs)
+        there = aside.to_write(f, keeps=False)
+        try:
+            save(obj, there, *args, **kwargs)
+        except Exception:  # noqa: BLE001 - what a tensor without values cannot do, whatever it is
+            with suppress(OSError):
+                os.remove(there)  # noqa: PTH107
 
-    return guarded
+    return saved
