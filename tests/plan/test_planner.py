@@ -190,3 +190,15 @@ def test_layouts_in_words() -> None:
     s = Strategy(dp=4, tp=2, sharding="zero3", recompute="full", recompute_every=2, offload_optimizer=True)
     assert layout(s) == "tp 2 x dp 4, micro-batch 1, zero3, full recompute of 1 in 2, optimizer offload"
     assert [percent(x) for x in (0.004, 0.031, 0.12, 2.5)] == ["0.4 %", "3.1 %", "12 %", "3.5x"]
+
+
+@pytest.mark.parametrize("model", ["gemma-2-9b", "phi-2", "nemotron-h-8b"])
+def test_a_model_that_the_tool_has_no_setting_for_is_planned_for_one_that_has(model: str) -> None:
+    """Megatron-LM's pretrain_gpt.py has no gated gelu, no parallel block and no layers of two kinds."""
+    wishes = Wishes(tokens=1e11)
+    best = answer_document(make_plan(model, "8xH100-SXM", wishes))["best"]
+    assert best["tool_lacks"] and best["stack_instead"] == "compiled-fsdp"
+    instead = answer_document(make_plan(model, "8xH100-SXM", replace(wishes, stack=best["stack_instead"])))["best"]
+    assert instead["tool_lacks"] == [] and "stack_instead" not in instead
+    llama = answer_document(make_plan("llama-3.1-8b", "8xH100-SXM", wishes))["best"]
+    assert llama["tool_lacks"] == [] and "stack_instead" not in llama

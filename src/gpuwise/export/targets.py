@@ -374,6 +374,18 @@ def gaps_of(job: Job, tool: Tool, engine: Engine | None = None) -> list[str]:
     return list(dict.fromkeys(gaps))
 
 
+def able_stack(job: Job) -> str | None:
+    """The stack to plan with where the model itself, in any layout, is more than the tool of the job's stack has settings for:
+    the first of those that stand in for it whose tool has them. None where the layout alone is."""
+    instead = find_stack(job.strategy.stack).instead.asked
+
+    def lacks(stack: str) -> bool:
+        tool, plain = tool_of(stack), NEUTRAL.with_(stack=stack, dp=job.cluster.n_accelerators)
+        return tool is None or bool(gaps_of(replace(job, strategy=plain), tool))
+
+    return next((s for s in instead if not lacks(s)), None) if lacks(job.strategy.stack) else None
+
+
 def not_written(job: Job, tool: Tool, engine: Engine | None = None) -> Iterator[str]:
     """A sentence for each option that a plan has and that makes no difference to the files of ``tool``, which does it in its own
     way."""
@@ -412,6 +424,8 @@ def write(job: Job, tool: Tool, engine: Engine | None = None) -> Written:
         other = job.strategy.stack not in (tool.stack, tool.sharded) and not job.strategy.lora_rank
         words = (f"plan for it, with --stack {tool.stack}, or" if other else "plan") + " without that part"
         words += f"; or --to {able[0]}, which has it" if able else ""
+        if (stack := able_stack(job)) is not None:
+            words = f"no layout of this model has one: plan it with --stack {stack}"
         raise InputError(f"{tool.version} has no setting for: {'; '.join(missing)}", hint=words)
     asked = tuple(not_written(job, tool, engine))
     if engine is None:

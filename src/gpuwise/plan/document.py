@@ -71,13 +71,16 @@ def _plan(plan: Plan[TrainingEstimate]) -> Document:
 
 def _run(job: Job) -> Document:
     """The command of the stack's own tool, which tool that is, and what of the layout it has no setting for."""
-    from gpuwise.export.targets import command, gaps_of, tool_of  # loads every tool; a fit needs none of them
+    from gpuwise.export.targets import able_stack, command, gaps_of, tool_of  # loads every tool; a fit needs none of them
 
     tool = tool_of(job.strategy.stack, adapters=job.strategy.lora_rank > 0)
+    lacks = [] if tool is None else gaps_of(job, tool)
+    instead = able_stack(job) if lacks else None
     return {
         "flags": command(job),
         "tool": None if tool is None else tool.version,
-        "tool_lacks": [] if tool is None else gaps_of(job, tool),
+        "tool_lacks": lacks,
+        **({} if instead is None else {"stack_instead": instead}),
     }
 
 

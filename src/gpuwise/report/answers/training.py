@@ -715,6 +715,8 @@ def _run(d: At, best: At) -> Iterator[Block]:
 
 def _export(d: At, best: At) -> Command | None:
     """What writes the files of the plan."""
+    if best["flags"] and best["stack_instead"]:
+        return Command(f"{best['tool'].text} does not run this model; one that does", sets={"stack": best["stack_instead"].text})
     if not best["flags"] or best["tool_lacks"]:
         return None
     sets = {"on": _on(d["cluster"])} if d["hardware"] else {}
