@@ -375,8 +375,8 @@ def gaps_of(job: Job, tool: Tool, engine: Engine | None = None) -> list[str]:
 
 
 def able_stack(job: Job) -> str | None:
-    """The stack to plan with where the model itself, in any layout, is more than the tool of the job's stack has settings for:
-    the first of those that stand in for it whose tool has them. None where the layout alone is."""
+    """The stack to plan with where the tool of the job's stack has no setting for the model itself, whatever the layout: the
+    first of its replacements whose tool has them. None where only the layout has no setting."""
     instead = find_stack(job.strategy.stack).instead.asked
 
     def lacks(stack: str) -> bool:

@@ -7,8 +7,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import torch
-
 _ABSENT = object()
 
 
@@ -74,6 +72,8 @@ def register_kernel(library: Any, name: str, function: Any, key: str) -> None:
 def default_device() -> Callable[[], None]:
     """A function that makes torch's default device again what it is now. Where it was never set, that is forgotten too:
     ``get_default_device`` of torch 2.7 fails after ``set_default_device(None)``."""
+    import torch  # not before: what watches a script patches without it
+
     place: Any = torch._GLOBAL_DEVICE_CONTEXT  # type: ignore[attr-defined]
     context = getattr(place, "device_context", None)
 
