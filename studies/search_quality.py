@@ -38,13 +38,7 @@ def questions(seed: int) -> Iterator[tuple[str, str, Wishes]]:
     while True:
         task = draw.choice(TASKS)
         wishes = Wishes(tokens=draw.choice([1e8, 1e9, 15e9]), seq_len=draw.choice([512, 1024, 2048, 4096, 8192]), task=task)
-        yield draw.choice(MODELS), f"{draw.choice([1, 2, 4, 8, 8])}x{draw.choice(CARDS)}", of_task(wishes)
-
-
-def of_task(wishes: Wishes) -> Wishes:
-    """``wishes`` with the adapters of their task."""
-    adapters = wishes.task in ("lora", "qlora")
-    return replace(wishes, lora_rank=16, quantized_base=wishes.task == "qlora") if adapters else wishes
+        yield draw.choice(MODELS), f"{draw.choice([1, 2, 4, 8, 8])}x{draw.choice(CARDS)}", wishes
 
 
 def best(model: str, on: str, wishes: Wishes) -> TrainingEstimate | None:

@@ -131,8 +131,8 @@ def test_without_gpus_and_work_20_tokens_a_parameter_are_planned() -> None:
 
 @pytest.mark.parametrize(("task", "tokens"), [("lora", 10e6), ("qlora", 10e6), ("full", 200e6)])
 def test_fine_tuning_without_tokens_is_as_long_as_such_runs_are(task: str, tokens: float) -> None:
-    asked = Wishes(task=task, lora_rank=0 if task == "full" else 16, quantized_base=task == "qlora")
-    plan = make_plan("qwen2.5-1.5b", "2xA100", asked)
+    plan = make_plan("qwen2.5-1.5b", "2xA100", asked := Wishes(task=task))
+    assert bool(plan.goal.wishes.lora_rank) == (task != "full") and plan.goal.wishes.quantized_base == (task == "qlora")
     assert plan.tokens == tokens and plan.goal.assumed[0].endswith("(--tokens)")
     given = make_plan("qwen2.5-1.5b", "2xA100", replace(asked, tokens=tokens))
     assert plan.best is not None and given.best is not None and plan.best.time_s == given.best.time_s

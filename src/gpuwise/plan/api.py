@@ -11,7 +11,7 @@ from gpuwise.facts.hardware.naming import USUAL, find_cluster, is_counted
 from gpuwise.facts.hardware.systems import Cluster
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.facts.models.catalogue import find_model
-from gpuwise.plan.goal import Wishes, task_of
+from gpuwise.plan.goal import Wishes, task_of, with_adapters_of_task
 from gpuwise.units import format_count
 from gpuwise.workload.optimizer import weights_on_host
 from gpuwise.workload.tasks import find_task
@@ -46,7 +46,7 @@ def make_plan(
     """
     from gpuwise.plan.planner import Pricing, plan_on  # with what a run costs, which a fit does not ask
 
-    goal_wishes = wishes or Wishes()
+    goal_wishes = with_adapters_of_task(wishes or Wishes())
     _check_task(goal_wishes)
     arch = find_model(model) if isinstance(model, str) else model
     goal_wishes, work = with_length(arch, goal_wishes, rented=on is None)
@@ -120,8 +120,9 @@ def make_fit(model: str | Architecture, on: str | Cluster, wishes: Wishes | None
     from gpuwise.plan.fit import check_fit
     from gpuwise.plan.unused import of_stack, unused
 
-    _check_task(wishes or Wishes())
+    wishes = with_adapters_of_task(wishes or Wishes())
+    _check_task(wishes)
     arch = find_model(model) if isinstance(model, str) else model
-    answer = check_fit(arch, find_cluster(on, prefer=USUAL) if isinstance(on, str) else on, wishes or Wishes())
+    answer = check_fit(arch, find_cluster(on, prefer=USUAL) if isinstance(on, str) else on, wishes)
     notes = (*answer.goal.assumed, *unused(answer.goal, answer.estimate.strategy), *of_stack(answer.estimate.strategy))
     return replace(answer, subject=replace(answer.goal, assumed=notes))

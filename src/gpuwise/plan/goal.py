@@ -237,12 +237,19 @@ def task_of(arch: Architecture, wishes: Wishes) -> tuple[Task, str]:
     return tasks()["full"], f"taken as full fine-tuning: {words}, --for pretrain to change"
 
 
+def with_adapters_of_task(wishes: Wishes) -> Wishes:
+    """``wishes`` with the adapters that their task trains, where none are given. Raises UnknownNameError."""
+    method = "full" if wishes.task is None or wishes.fine_tuning else find_task(wishes.task).method
+    return wishes if method == "full" else replace(wishes, lora_rank=LORA_RANK, quantized_base=method == "qlora")
+
+
 def make_goal(arch: Architecture, cluster: Cluster, wishes: Wishes) -> Goal:
     """Fill the gaps of ``wishes`` as is usual for the task.
 
     Raises InputError, UnknownNameError or UnpredictableError on wishes that cannot be met.
     """
     check_wishes(wishes)
+    wishes = with_adapters_of_task(wishes)
     task, guess = task_of(arch, wishes)
     check_trainable(arch, base_in_4_bits=wishes.quantized_base)
     cluster = with_links(with_host_memory(cluster, wishes.host_memory_bytes), wishes.link)

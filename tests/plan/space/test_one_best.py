@@ -112,7 +112,7 @@ def test_the_usual_search_is_as_good_as_that_of_every_degree(seed: int, n: int) 
 )
 def test_kinds_that_a_smaller_search_missed(name: str, on: str, task: str, seq_len: int) -> None:
     """A chunked loss where host memory was faster (1.15), checkpoints in host memory (1.21), one layer of six again (1.04)."""
-    wishes = search_quality.of_task(Wishes(tokens=1e9, seq_len=seq_len, task=task))
+    wishes = Wishes(tokens=1e9, seq_len=seq_len, task=task)
     usual, every = (search_quality.best(name, on, w) for w in (wishes, replace(wishes, exhaustive=True)))
     assert usual is not None and every is not None
     assert usual.step_time_s.expected <= search_quality.WITHIN * every.step_time_s.expected
