@@ -7,19 +7,25 @@ cost nothing here; blocks of scores that a block mask skips are not counted.
 
 from __future__ import annotations
 
+import importlib
 import math
+import sys
 import weakref
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from torch.nn.attention import flex_attention  # torch 2.7 loads its compiler for it, which fails on the pretended device
 from torch.utils._python_dispatch import _disable_current_modes
+
+from gpuwise.facts.software.compatibility import parse_version
 
 if TYPE_CHECKING:
     from gpuwise.workload.capture.device.state import DeviceState
 
 aten = torch.ops.aten
+_MODULE = "torch.nn.attention.flex_attention"
+if parse_version(torch.__version__) < (2, 9):  # it loads torch's compiler, which fails on the pretended device
+    importlib.import_module(_MODULE)
 _acc: list[DeviceState] = []
 _MOST = 1 << 24
 """Maximum number of scores to evaluate a mask function on."""
@@ -107,7 +113,7 @@ def _finish(found: Any, return_lse: bool, return_aux: Any, module: Any) -> Any:
 
 def run(query: Any, key: Any, value: Any, block_mask: Any, scale: Any, gqa: bool, return_lse: bool, return_aux: Any) -> Any:
     """Replacement of ``flex_attention``."""
-    return _finish(fused(_acc[0], query, key, value, block_mask, scale, gqa), return_lse, return_aux, flex_attention)
+    return _finish(fused(_acc[0], query, key, value, block_mask, scale, gqa), return_lse, return_aux, sys.modules[_MODULE])
 
 
 def _replacement(
@@ -130,7 +136,7 @@ def _replacement(
 
 def install(acc: DeviceState) -> Any:
     """Replace the body of ``flex_attention``, so that every reference to it is met; returns the undoing function."""
-    function: Any = flex_attention.flex_attention
+    function: Any = importlib.import_module(_MODULE).flex_attention
     original = function.__code__, function.__defaults__, function.__kwdefaults__
     _acc.append(acc)
     function.__code__, function.__defaults__ = _replacement.__code__, _replacement.__defaults__
