@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import sys
+import threading
 import traceback
 from contextlib import suppress
 from pathlib import Path
@@ -28,7 +30,15 @@ def main(arguments: list[str]) -> int:
     rank = int(os.environ.get("RANK", "0"))
     if settings.own:
         # group and device are the script's, by torchrun's variables
-        return train(settings, rank, "own")
+        code = train(settings, rank, "own")
+        # what watches the script may hold its group, whose threads torch ends with abort() once Python is gone
+        for thread in threading.enumerate():
+            if not thread.daemon and thread is not threading.current_thread():
+                thread.join()
+        atexit._run_exitfuncs()  # pyright: ignore[reportPrivateUsage]
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
     if settings.whole:
         from gpuwise.train.ranks.script.run import own_device_only
 
