@@ -1,4 +1,4 @@
-"""Circles and squares told apart in ten seconds, a whole script: `gpuwise profile examples/train_shapes.py`.
+"""Classify circles and squares in ten seconds, a whole script: `gpuwise profile examples/train_shapes.py`.
 
 Its pictures are drawn one by one in Python while the network waits, as many loaders do: `gpuwise tune` finds what helps.
 """

@@ -134,10 +134,11 @@ def run(
     refuse_rollouts(rollouts)
     plan: Plan[Any]
     if samples is None:
-        wishes, _ = with_length(find_model(model), asked := wishes_of(training, fixed, tokens=tokens))
+        arch, asked = find_model(model), wishes_of(training, fixed, tokens=tokens)
+        wishes, _ = with_length(arch, asked)
         if wishes.tokens is None:
             raise InputError("the tokens to train on are missing", hint="--tokens 15B; to serve it, --rate 20/s or --users 500")
-        plan = make_plan(model, on, asked, usd_per_hour=rent_price, provider=provider, today=today)
+        plan = make_plan(arch, on, asked, usd_per_hour=rent_price, provider=provider, today=today)
         amount = f"{format_count(plan.tokens)} tokens"
     else:
         from gpuwise.cli.step.plan import captured_plan

@@ -192,8 +192,8 @@ _MAC = re.compile(r"(?:apple[\s-]+)?\b(?:mac[\s-]?book(?:[\s-]+(?:air|pro))?|mac
 
 def _without_case(text: str) -> Iterable[str]:
     """The chip of a Mac that is named with its case: MacBook Air M2, M4 Pro Mac mini 48GB."""
-    chip = _MAC.sub(" ", text.strip().rstrip("s"))
-    if chip != text and any(_names_a_product(w) for w in frozenset(_raw_words(chip)) - NOISE):
+    chip, cases = _MAC.subn(" ", _PLURAL.sub("", text.strip()))
+    if cases and any(_names_a_product(w) for w in frozenset(_raw_words(chip)) - NOISE):
         yield chip
 
 

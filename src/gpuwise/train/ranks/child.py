@@ -9,7 +9,7 @@ import threading
 import traceback
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from gpuwise.errors import GpuwiseError, InputError
 from gpuwise.text import message_line
@@ -36,9 +36,7 @@ def main(arguments: list[str]) -> int:
             if not thread.daemon and thread is not threading.current_thread():
                 thread.join()
         atexit._run_exitfuncs()  # pyright: ignore[reportPrivateUsage]
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
+        _leave(code)
     if settings.whole:
         from gpuwise.train.ranks.script.run import own_device_only
 
@@ -48,11 +46,16 @@ def main(arguments: list[str]) -> int:
     code = train(settings, rank, device_type)
     if code and not settings.whole:
         # closing the group would wait for exchanges with a rank that may have exited, and torchrun for this one before a restart
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
+        _leave(code)
     dist.destroy_process_group()
     return code
+
+
+def _leave(code: int) -> NoReturn:
+    """End this process at once: nothing is closed but what was printed."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def open_device() -> str:
