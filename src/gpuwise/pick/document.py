@@ -10,6 +10,7 @@ from gpuwise.pick.limits import Limits
 from gpuwise.pick.outcomes import Outcome
 from gpuwise.pick.passes import PassJob
 from gpuwise.pick.ranking import key_of
+from gpuwise.plan.own.named import NamedStep
 from gpuwise.predict.estimate import to_document
 
 
@@ -53,6 +54,8 @@ def job_document(job: ModelJob | PassJob) -> dict[str, object]:
             "hours": job.hours or None,
             "bits": list(job.bits),
         }
+        if isinstance(job.model, NamedStep):
+            document["method"] = "qlora" if job.model.quantized else job.model.method
     elif job.serving:
         document |= {
             "users": job.load.users or None,

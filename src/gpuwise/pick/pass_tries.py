@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from gpuwise.errors import UnpredictableError
 from gpuwise.facts.hardware.systems import Cluster
+from gpuwise.pick import networks
 from gpuwise.pick.candidates import Acquisition, Exclusion, cluster_of, counts_for, left_out, not_in_limits, placed, software_for
 from gpuwise.pick.limits import Limits
 from gpuwise.pick.outcomes import CHANGED, SAME, TIGHT_SHARE, Outcome, friction, level
@@ -25,6 +26,7 @@ from gpuwise.pick.passes import (
 )
 from gpuwise.pick.passes import least_item_s as least_s_of
 from gpuwise.pick.ranking import Candidate, least_budget, time_limit_s, too_large
+from gpuwise.plan.own.named import NamedStep
 from gpuwise.predict.estimate import Estimate
 from gpuwise.units import HOUR_S, PETA, format_duration
 
@@ -127,7 +129,8 @@ def _outcome(
     whole = replace(cluster, n_accelerators=n)
     hours = job.hours * HOUR_S
     busy = Estimate(hours, hours, hours, "specified") if job.serving else together_s(job, got, whole)
-    cost = bill(way, whole, busy, terms, "serving" if job.trained is None else "training")
+    of_run = networks.energy_on(job.model, whole, busy) if isinstance(job.model, NamedStep) else None
+    cost = bill(way, whole, busy, terms, "serving" if job.trained is None else "training", of_run)
     rate = got.items_per_s
     changes = tuple(changes_of(job, got))
     return Outcome(
@@ -147,6 +150,7 @@ def _outcome(
         layout=got.layout if n == 1 else f"dp {n}, {got.layout}" if job.trained is not None else f"{got.layout}, {n} replicas",
         support=software_for(way.accelerator, job.purpose),
         notes=notes,
+        fit_probability=got.fit_probability,
         ends=not job.serving,
         split=0 if job.trained is not None else 1,
         tight=job.purpose == "video" and got.memory_bytes > TIGHT_SHARE * got.device_bytes,

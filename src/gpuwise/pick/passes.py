@@ -1,5 +1,5 @@
 """Jobs of independent items: embedding, reranking, speech, image and video generation (:mod:`gpuwise.serve.passes`), training a
-CNN on images. Gives items per second of one accelerator.
+CNN on images or a network by name (:mod:`gpuwise.pick.networks`). Gives items per second of one accelerator.
 
     training t = step of B images (:func:`gpuwise.workload.convnet.training_table`), its kernels one after the other
 
@@ -20,8 +20,11 @@ from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.facts.hardware.systems import Cluster, with_count
 from gpuwise.facts.models.convnets import ConvNet
 from gpuwise.facts.models.denoisers import Denoiser
+from gpuwise.pick import networks
 from gpuwise.pick.jobs import DAY_S, PEAK_OVER_MEAN
 from gpuwise.pick.outcomes import CHANGED, SAME
+from gpuwise.plan.own.named import NamedStep
+from gpuwise.plan.own.plan import MOST_SAMPLES
 from gpuwise.predict.comm.collectives import curve
 from gpuwise.predict.estimate import Estimate
 from gpuwise.predict.kernels.registry import kernel_times
@@ -56,8 +59,8 @@ class PassJob:
     purpose: str
     name: str
     unit: str
-    """``tokens``, ``pairs``, ``seconds`` of sound, ``images`` or ``videos``."""
-    model: Model
+    """``tokens``, ``pairs``, ``seconds`` of sound, ``images``, ``videos`` or ``samples`` that are trained on."""
+    model: Model | NamedStep
     seq_len: int = 0
     items: float = 0.0
     items_per_s: float | None = None
@@ -74,16 +77,18 @@ class PassJob:
     @property
     def model_id(self) -> str:
         """Id of what is run."""
-        return self.model.id
+        return self.model.network.id if isinstance(self.model, NamedStep) else self.model.id
 
     @property
-    def trained(self) -> ConvNet | None:
+    def trained(self) -> ConvNet | NamedStep | None:
         """The network that is trained; None where passes alone are run."""
-        return self.model if isinstance(self.model, ConvNet) else None
+        return self.model if isinstance(self.model, (ConvNet, NamedStep)) else None
 
     @property
     def flop_per_item(self) -> float:
         """FLOP per image, video, token, pair or second of sound."""
+        if isinstance(self.model, NamedStep):
+            return networks.sample_flop(self.model)
         if isinstance(self.model, Denoiser):
             return self.model.flop * self.model.evaluations
         if isinstance(self.model, ConvNet):
@@ -117,6 +122,8 @@ class PassRate:
     layout: str
     batch: int = 0
     """Training batch on each accelerator."""
+    fit_probability: float | None = None
+    """Of a network by name; None: not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +186,19 @@ def _amount(count: float, unit: str) -> str:
     return f"{format_count(count / HOUR_S)} hours of sound" if unit == "seconds" else f"{format_count(count)} {unit}"
 
 
+def network_job(step: NamedStep, purpose: str, *, samples: float | None = None, lighter: bool = False) -> PassJob:
+    """Training on ``samples`` (by default as many as are usual); ``lighter``: 4-bit weights are allowed where 16-bit ones do not
+    fit. Raises InputError."""
+    n = step.network
+    count = n.samples if samples is None else samples
+    if not (math.isfinite(count) and 1 <= count <= MOST_SAMPLES):
+        raise InputError(f"{count:g} samples", hint="from 1 to 1e15, for example 5k")
+    bits = (4,) if step.quantized else (16, 4) if lighter and step.method == "lora" else (16,)
+    assumed = [f"batch {step.batch}", *step.notes, *([f"{n.samples:,} samples: {n.samples_are}"] if samples is None else [])]
+    name = f"train {step.name}, {format_count(count)} samples"
+    return PassJob(purpose, name, "samples", step, items=count, bits=bits, assumed=tuple(assumed))
+
+
 def least_item_s(job: PassJob, accelerator: Accelerator) -> float:
     """No item takes less: its arithmetic at the peak. Raises UnpredictableError."""
     return job.flop_per_item / accelerator.peak(default_precision(accelerator)[0])
@@ -193,6 +213,8 @@ def fitting(job: PassJob, accelerator: Accelerator) -> int | TooLargeToRun:
 
 def _bytes(job: PassJob, bits: int) -> float:
     model = job.model
+    if isinstance(model, NamedStep):
+        return networks.least_bytes(networks.at_bits(model, bits))
     if isinstance(model, Denoiser):
         return model.device_bytes(bits)
     if isinstance(model, ConvNet):
@@ -207,8 +229,10 @@ def passes_on(job: PassJob, cluster: Cluster) -> PassRate | TooLargeToRun:
     bits = fitting(job, accelerator)
     if isinstance(bits, TooLargeToRun):
         return bits
-    tier = SAME if bits == job.bits[0] else CHANGED
     model = job.model
+    if isinstance(model, NamedStep):
+        return _network_rate(job, model, accelerator, bits)
+    tier = SAME if bits == job.bits[0] else CHANGED
     if isinstance(model, ConvNet):
         rate, batch = _convnet_rate(model, accelerator)
         held = trained_bytes(model, batch, "bf16")
@@ -227,6 +251,29 @@ def passes_on(job: PassJob, cluster: Cluster) -> PassRate | TooLargeToRun:
         batch, seconds = max(times, key=lambda pair: pair[0] / pair[1].expected)
         rate, layout = seconds.inverse(batch * each), f"{engine}, one device, batch {batch}"
     return PassRate(rate, tier, bits, _bytes(job, bits), room(accelerator), layout)
+
+
+def _network_rate(job: PassJob, asked: NamedStep, accelerator: Accelerator, first: int) -> PassRate | TooLargeToRun:
+    """The step at the first of the job's widths, from ``first`` on, that surely fits; else the first that is expected to."""
+    unlikely: PassRate | None = None
+    for bits in job.bits[job.bits.index(first) :]:
+        step = networks.at_bits(asked, bits)
+        estimate = networks.step_on(step, accelerator)
+        if not estimate.fits:
+            continue
+        if estimate.step_time_s is None:
+            raise UnpredictableError(estimate.no_time)
+        tier = SAME if bits == job.bits[0] else CHANGED
+        held, have, fit = estimate.memory_bytes.expected, estimate.device_bytes, estimate.fit_probability
+        layout = f"PyTorch, batch {step.batch}"
+        rate = PassRate(estimate.step_time_s.inverse(step.batch), tier, bits, held, have, layout, step.batch, fit)
+        if networks.is_held(estimate):
+            return rate
+        unlikely = unlikely or rate
+    if unlikely is not None:
+        return unlikely
+    last = networks.step_on(networks.at_bits(asked, job.bits[-1]), accelerator)
+    return TooLargeToRun(max(last.memory_bytes.expected - last.device_bytes, 0.0))
 
 
 @lru_cache(4096)
@@ -260,9 +307,12 @@ def together_s(job: PassJob, rate: PassRate, cluster: Cluster) -> Estimate:
     once a step, as if nothing of that hid behind the backward; the rest shares its items out."""
     n = cluster.n_accelerators
     seconds = rate.items_per_s.inverse(job.items / n)
-    if job.trained is None or n == 1:
+    if isinstance(job.model, NamedStep):
+        step_s = networks.step_time_s(networks.at_bits(job.model, rate.bits), cluster)
+        return step_s.scaled(job.items / (n * rate.batch))
+    if not isinstance(job.model, ConvNet) or n == 1:
         return seconds
-    gradients = 4.0 * parameter_count(job.trained)
+    gradients = 4.0 * parameter_count(job.model)
     added = float(curve(cluster.system, "all_reduce", n, min(n, cluster.system.count)).time_s(np.array([gradients]))[0])
     return seconds.scaled(1.0 + added * rate.items_per_s.expected / rate.batch)
 

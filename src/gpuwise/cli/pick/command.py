@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -50,7 +49,7 @@ class PickWork:
     tokens: Annotated[Count | None, Parameter(show_default="10M for fine-tuning")] = None
     """Tokens to train on: 15B, 300M. Embedding: tokens to embed once."""
     images: Annotated[Count | None, Parameter(show_default="1,000 to generate")] = None
-    """Vision: images to train on, over all epochs. Image: images to generate once."""
+    """Vision: images to train on, over all epochs; a network by name: its samples. Image: images to generate once."""
     images_per_day: Count | None = None
     """Image: images per day, 200k."""
     videos: Annotated[Count | None, Parameter(show_default="10")] = None
@@ -122,7 +121,7 @@ class Within:
     """Form of the hardware: card, laptop, mini (a machine with shared memory), edge (Jetson), server or phone."""
 
 
-NETWORK_TASKS = ("lora", "qlora", "full", "dreambooth", "finetune", "fine-tune")
+TRAININGS = ("train", "finetune", "vision")
 """Purposes in which a network of images, video or sound is trained by name."""
 TOP = 10
 ANYTHING, NO_LIMITS = PickWork(), Within()
@@ -174,12 +173,6 @@ def pick(
     if purpose is None:
         purpose = "train" if work.tokens is not None else _used_for(model) if model is not None else "learn"
         guess = f"to {purpose} (--for: train, finetune, infer, learn ...)"
-    if model is not None and purpose in NETWORK_TASKS:
-        from gpuwise.facts.models.trained import known_trained
-
-        if known_trained(model) is not None:
-            given_too = given(within, NO_LIMITS) | ({"by": by} if by else {}) | ({"top": top} if top != TOP else {})
-            return _network(model, purpose, work, given_too, shown, json=json)
     limits, terms = limits_of(within, by, purpose), terms_of(within)
     today = datetime.date.today()
     if not 1 <= top <= 100:
@@ -216,35 +209,11 @@ def _used_for(model: str) -> str:
     return usual_workload(served_model(model)) or "infer"
 
 
-def _network(model: str, purpose: str, work: PickWork, limits: Mapping[str, Any], shown: Shown | None, *, json: bool) -> int:
-    """A network that is trained by name: the rented GPUs as ``plan`` compares them, the cheapest step first."""
-    from gpuwise.cli.options import NOTHING_FIXED, Training
-    from gpuwise.cli.step.options import NO_CODE
-    from gpuwise.cli.step.plan import plan_own
-
-    refuse(limits, f"means nothing for {model} --for {purpose}, whose GPUs are those that are rented", "leave it out")
-    _only(work, ("images", "method"), purpose)
-    task = (work.method or "lora") if purpose in ("finetune", "fine-tune") else purpose
-    parts = options_shown("plan")
-    every = bool(shown is not None and shown.all)
-    return plan_own(
-        model,
-        None,
-        Training(purpose=task),
-        NOTHING_FIXED,
-        NO_CODE,
-        samples=work.images,
-        price=None,
-        provider=None,
-        shown=parts(all=True) if every else parts(gpus=True),
-        json=json,
-    )
-
-
 def job_of(purpose: str, model: str | None, work: PickWork, within: Within) -> Any:
     """The options as a :class:`gpuwise.pick.jobs.ModelJob`. Raises InputError and UnknownNameError."""
     from gpuwise.facts.models.catalogue import find_model
     from gpuwise.facts.models.convnets import known_convnet
+    from gpuwise.facts.models.trained import known_trained
     from gpuwise.pick.jobs import phased_job, serving_job, training_job, vision_job
     from gpuwise.pick.passes import pass_job
     from gpuwise.serve.engines.engine import bits_as_stored
@@ -264,6 +233,8 @@ def job_of(purpose: str, model: str | None, work: PickWork, within: Within) -> A
         raise InputError(f"--for {purpose} needs a model", hint=f"for example gpuwise pick {example} --for {purpose}")
     if purpose in ("image", "video"):
         return _pass_job(purpose, model, work, within)
+    if purpose in TRAININGS and known_trained(model) is not None:
+        return _network_job(purpose, model, work)
     net = known_convnet(model)
     if purpose == "vision" and net is not None:
         return pass_job(purpose, net, items=_training_images(work))
@@ -316,6 +287,19 @@ def purpose_of(text: str, work: PickWork) -> tuple[str, PickWork]:
     if work.method not in (None, task.name):
         raise InputError(f"--for {word} with --method {work.method}", hint="write --for finetune, and the method you mean")
     return "finetune", replace(work, method=task.name)
+
+
+def _network_job(purpose: str, model: str, work: PickWork) -> Any:
+    """A network that is trained by name: by the method that is usual for it, or the one that is named."""
+    from gpuwise.cli.options import NOTHING_FIXED, Training
+    from gpuwise.cli.step.named import NO_PICTURES, named_step
+    from gpuwise.pick.passes import network_job
+
+    _only(work, ("images", "method"), purpose)
+    method = work.method or ("full" if purpose == "train" else None)
+    step = named_step(model, Training(purpose=method), NOTHING_FIXED, NO_PICTURES, None)
+    assert step is not None  # its caller looked
+    return network_job(step, "train" if step.method == "full" else "finetune", samples=work.images, lighter=method is None)
 
 
 def _training_images(work: PickWork) -> float:

@@ -38,7 +38,7 @@ def fit_own(
         check_files(code)
     cluster = find_cluster(on, prefer=USUAL)
     changes = changes_of(code.change)
-    subject, options, batch = step_asked(text, cluster.accelerator, training, fixed, code, arguments, pictures)
+    subject, options, batch = step_asked(text, training, fixed, code, arguments, pictures)
     with progress() as tell:
         answer = fit_step(
             subject,

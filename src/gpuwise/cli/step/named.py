@@ -20,7 +20,6 @@ from gpuwise.cli.options import (
 from gpuwise.errors import InputError, UnknownNameError
 
 if TYPE_CHECKING:
-    from gpuwise.facts.hardware.accelerators import Accelerator
     from gpuwise.facts.models.trained import Trained
     from gpuwise.plan.own.named import NamedStep
 
@@ -69,7 +68,6 @@ def refuse_pictures(pictures: PictureOptions) -> None:
 
 def named_step(
     text: str,
-    card: Accelerator,
     training: Training,
     fixed: LayoutOptions,
     pictures: PictureOptions,
@@ -80,7 +78,7 @@ def named_step(
     network = _network(text)
     if network is None:
         return None
-    from gpuwise.plan.own.named import NamedStep, check_frames, check_size, settled
+    from gpuwise.plan.own.named import NamedStep, check_frames, check_size
     from gpuwise.workload.changes.strategy import LORA_RANK
 
     _refuse_others(network, training, fixed)
@@ -101,15 +99,17 @@ def named_step(
         fixed.lora_rank or LORA_RANK,
         optimizer,
         half=training.half_weights,
+        recompute=None if fixed.recompute is None else fixed.recompute != "none",
         cached=cached,
         batch=batch,
         quantized=bool(fixed.qlora or training.purpose == "qlora"),
         notes=tuple(_assumed(network, method, training, pictures, cached=cached)),
     )
-    recompute = None if fixed.recompute is None else fixed.recompute != "none"
     if training.half_weights and step.variant not in step.variants and f"{step.variant}+recompute" not in step.variants:
         raise InputError(f"--half-weights with {network.name}", hint="its weights are trained in 32 bits: leave it out")
-    return settled(step, card, recompute=recompute, batch=batch)
+    if step.recompute and step.variant not in step.variants:
+        raise InputError(f"--recompute full with {network.name}", hint="its blocks are not recomputed in practice: leave it out")
+    return step
 
 
 def _assumed(network: Trained, method: str, training: Training, pictures: PictureOptions, *, cached: bool) -> list[str]:

@@ -35,11 +35,10 @@ def captured_plan(
     """Capture and predict. Raises what :func:`gpuwise.plan.own.plan.plan_step` raises."""
     from gpuwise.facts.hardware.naming import USUAL, find_cluster
     from gpuwise.plan.own.named import NamedStep
-    from gpuwise.plan.own.plan import REFERENCE_CARD, plan_step
+    from gpuwise.plan.own.plan import plan_step
 
     cluster = None if on is None else find_cluster(on, prefer=USUAL)
-    card = (cluster or find_cluster(REFERENCE_CARD)).accelerator
-    subject, options, batch = step_asked(text, card, training, fixed, code, arguments, pictures)
+    subject, options, batch = step_asked(text, training, fixed, code, arguments, pictures)
     if isinstance(subject, NamedStep):
         samples = samples or subject.network.samples
     with progress() as tell:

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gpuwise.cli.options import LayoutOptions, Training
 from gpuwise.cli.step.named import PictureOptions, named_step, refuse_pictures
 from gpuwise.cli.step.options import OwnCode, batch_of, refuse_code, refuse_layout, subject_of
 
-if TYPE_CHECKING:
-    from gpuwise.facts.hardware.accelerators import Accelerator
-
 
 def step_asked(
     text: str,
-    card: Accelerator,
     training: Training,
     fixed: LayoutOptions,
     code: OwnCode,
@@ -25,7 +21,7 @@ def step_asked(
     """What makes the step that ``text`` names (a network's table, or own code), the options that it is captured with, and the
     batch. Raises InputError for options that it does not take."""
     batch = batch_of(code.batch) or fixed.micro_batch
-    named = named_step(text, card, training, fixed, pictures, batch)
+    named = named_step(text, training, fixed, pictures, batch)
     if named is None:
         refuse_pictures(pictures)
         refuse_layout(training, fixed)

@@ -19,7 +19,7 @@ from gpuwise.plan.changes.batch_search import search_batches
 from gpuwise.plan.changes.step_remedies import find_remedies
 from gpuwise.plan.changes.trial import Trial
 from gpuwise.plan.larger import larger_hardware
-from gpuwise.plan.own.named import NamedStep
+from gpuwise.plan.own.named import NamedStep, OnCards
 from gpuwise.plan.step.estimates import StepEstimate, measure
 from gpuwise.plan.step.source import PRECISIONS, Source, StepSource
 from gpuwise.workload.capture.captured import Capture
@@ -108,6 +108,8 @@ def fit_step(
         step, estimate = CapturedStep(subject.name, subject, subject.batch, seq, precision), judge(subject)
     else:
         source = source_of(subject, precision=precision, optimizer=optimizer, options=options, ranks=cluster.n_accelerators)
+        if isinstance(source, NamedStep):
+            source = OnCards(source, allocator_conf=allocator_conf, compiled=compiled).settled(card)
         step, estimate = captured_at(source, card, batch, seq, precision, judge, tell or silent)
         if changes:
             trial = Trial(

@@ -10,11 +10,14 @@ from typing import Any
 from gpuwise.errors import InputError
 from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.facts.models.trained import Trained
-from gpuwise.plan.step.estimates import measure
+from gpuwise.plan.step.estimates import StepEstimate, measure
+from gpuwise.predict.memory.capture import Replayed, captured_memory
+from gpuwise.predict.step.capture_time import step_rows
 from gpuwise.workload.capture.captured import Capture
 from gpuwise.workload.changes.change import Change, Sites
 from gpuwise.workload.changes.registry import kind_of
 from gpuwise.workload.changes.strategy import LORA_RANK
+from gpuwise.workload.step import OpTable
 from gpuwise.workload.tables.table import OPTIMIZERS, Made, made, table
 
 ENOUGH = 0.9
@@ -24,7 +27,7 @@ ENOUGH = 0.9
 @dataclass(frozen=True, slots=True)
 class NamedStep:
     """What :class:`gpuwise.plan.step.source.Source` is for own code. ``recompute`` None: only where it would not fit
-    otherwise."""
+    otherwise (:class:`OnCards`)."""
 
     network: Trained
     method: str
@@ -32,7 +35,7 @@ class NamedStep:
     frames: int = 0
     rank: int = LORA_RANK
     optimizer: str = "adamw"
-    recompute: bool = False
+    recompute: bool | None = None
     half: bool = False
     """All weights in 16 bits, also those that are trained."""
     quantized: bool = False
@@ -43,7 +46,7 @@ class NamedStep:
     notes: tuple[str, ...] = ()
     """Assumptions, as the answer prints them."""
     changes: tuple[Change, ...] = ()
-    options: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    options: Mapping[str, Any] = field(default_factory=dict[str, Any], hash=False)
     ranks: int = 1
     is_script: bool = False
 
@@ -64,7 +67,7 @@ class NamedStep:
     @property
     def variant(self) -> str:
         """The one that is asked for."""
-        return self.method + "+half" * (self.half and self.method == "full") + "+recompute" * self.recompute
+        return self.method + "+half" * (self.half and self.method == "full") + "+recompute" * bool(self.recompute)
 
     def captured(
         self, accelerator: Accelerator, batch: int | None, seq: int | None = None, changes: Sequence[Change] = (), parts: int = 1
@@ -155,25 +158,42 @@ def check_frames(network: Trained, frames: int | None) -> int:
     return frames
 
 
-def settled(step: NamedStep, card: Accelerator, *, recompute: bool | None, batch: int | str | None) -> NamedStep:
-    """The step with recomputation where it is asked for, or where it fits only with it."""
-    other = replace(step, recompute=True)
-    if recompute is False or other.variant not in step.variants:
-        if recompute and other.variant not in step.variants:
-            raise InputError(
-                f"--recompute full with {step.network.name}", hint="its blocks are not recomputed in practice: leave it out"
-            )
-        return step
-    if recompute:
-        return other
-    if step.variant not in step.variants:
-        return other
-    plain = measure(step.captured(card, batch if isinstance(batch, int) else step.batch)[0], card)
-    if plain.memory.fit_probability >= ENOUGH:
-        return step
-    why = "gradient checkpointing, without which it would take "
-    taken = plain.memory_bytes.expected / 2**30
-    return replace(other, notes=(*step.notes, f"{why}{taken:.1f} GiB"))
+class OnCards:
+    """One step on card after card: its captures and the replays of the allocator are made once for all of them."""
+
+    def __init__(self, step: NamedStep, *, allocator_conf: str | None = None, compiled: bool | None = None) -> None:
+        self.step = step
+        self._conf, self._compiled = allocator_conf, compiled
+        self._made: dict[tuple[str, bool, bool], tuple[Capture, dict[object, Replayed], OpTable]] = {}
+
+    def measured(self, step: NamedStep, card: Accelerator) -> StepEstimate:
+        """``step``, a variant of :attr:`step`, on ``card``. Raises what :func:`gpuwise.plan.step.estimates.measure` raises."""
+        capture, replays, rows = self._shared(step, card)
+        conf, compiled = self._conf, self._compiled
+        return measure(capture, card, allocator_conf=conf, compiled=compiled, replays=replays, rows=rows)
+
+    def _shared(self, step: NamedStep, card: Accelerator) -> tuple[Capture, dict[object, Replayed], OpTable]:
+        key = step.variant, step.quantized, bool(card.peak_flop_per_s.get("bf16"))
+        if key not in self._made:
+            capture = step.captured(card, step.batch)[0]
+            self._made[key] = capture, {}, step_rows(capture)
+        return self._made[key]
+
+    def settled(self, card: Accelerator) -> NamedStep:
+        """The step with recomputation where it is asked for, or where it fits ``card`` only with it."""
+        step = self.step
+        plain, other = replace(step, recompute=False), replace(step, recompute=True)
+        if step.recompute is not None or other.variant not in step.variants:
+            return step
+        if plain.variant not in step.variants:
+            return other
+        capture, replays, _ = self._shared(plain, card)
+        alone = captured_memory(capture, card, allocator_conf=self._conf, compiled=self._compiled, replays=replays)
+        if alone.fit_probability >= ENOUGH:
+            return plain
+        taken = alone.process.expected / 2**30
+        why = f"gradient checkpointing, without which it would take {taken:.1f} GiB"
+        return replace(other, notes=(*step.notes, why))
 
 
-__all__ = ["NamedStep", "check_frames", "check_size", "settled"]
+__all__ = ["NamedStep", "OnCards", "check_frames", "check_size"]

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from gpuwise.errors import GpuwiseError, InputError
-from gpuwise.facts.hardware.accelerators import accelerators
+from gpuwise.errors import GpuwiseError, InputError, UnpredictableError
+from gpuwise.facts.hardware.accelerators import Accelerator, accelerators
 from gpuwise.facts.hardware.naming import USUAL, find_cluster
 from gpuwise.facts.hardware.systems import Cluster
 from gpuwise.facts.offers.offer import book
@@ -16,7 +16,7 @@ from gpuwise.money.energy import energy
 from gpuwise.plan.answer import CapturedStep, Option, Plan
 from gpuwise.plan.changes.step_speedups import find_speedups
 from gpuwise.plan.own.fit import Batch, Tell, captured_at, check_batch, is_known, silent, source_of
-from gpuwise.plan.own.named import NamedStep
+from gpuwise.plan.own.named import NamedStep, OnCards
 from gpuwise.plan.step.estimates import StepEstimate, measure
 from gpuwise.plan.step.scaling import FSDP, scaling_of
 from gpuwise.plan.step.source import capability_of
@@ -75,17 +75,23 @@ def plan_step(
         return measure(capture, card, allocator_conf=allocator_conf, compiled=compiled)
 
     source = None
+    cards: tuple[Option[StepEstimate], ...] = ()
     if isinstance(subject, Capture):
-        step, estimate = CapturedStep(subject.name, subject, subject.batch, seq, "as-is"), None
+        step, estimate = CapturedStep(subject.name, subject, subject.batch, seq, "as-is"), judge(subject)
     else:
         source = source_of(subject, precision=precision, optimizer=optimizer, options=options, ranks=cluster.n_accelerators)
+        if isinstance(source, NamedStep):
+            many = OnCards(source, allocator_conf=allocator_conf, compiled=compiled)
+            if on is None:
+                cards = compare_cards(lambda other: many.measured(many.settled(other), other), day)
+                cluster = next((c.cluster for c in cards if c.estimate.fits), cluster)
+                card = cluster.accelerator
+            source = many.settled(card)
         step, estimate = captured_at(source, card, batch, seq, precision, judge, tell or silent, fastest=True)
     capture, size = step.capture, step.batch
     _check_samples(samples, size)
-    estimate = judge(capture) if estimate is None else estimate
-    cards: tuple[Option[StepEstimate], ...] = ()
-    if on is None:
-        cards = compare_cards(capture, day, allocator_conf, compiled)
+    if on is None and not isinstance(source, NamedStep):
+        cards = compare_cards(capture_on(capture, allocator_conf, compiled), day)
         best = next((c for c in cards if c.estimate.fits), None)
         if best is not None:
             cluster, estimate = best.cluster, best.estimate
@@ -136,29 +142,36 @@ def _check_samples(samples: float | None, batch: int | None) -> None:
 
 def _time_of(estimate: StepEstimate) -> Estimate:
     """Raises UnpredictableError with the reason when there is no time."""
-    from gpuwise.errors import UnpredictableError
-
     if estimate.step_time_s is None:
         raise UnpredictableError("no time", estimate.no_time, hint="`gpuwise gpus NAME` shows what is known about a GPU")
     return estimate.step_time_s
 
 
-def compare_cards(
-    capture: Capture, today: datetime.date, conf: str | None, compiled: bool | None
-) -> tuple[Option[StepEstimate], ...]:
-    """The step on one of each rented accelerator whose kernels are chosen as in the capture, those that fit first, then by
-    what a step costs."""
-    options: list[tuple[bool, float, Option[StepEstimate]]] = []
+def capture_on(capture: Capture, conf: str | None, compiled: bool | None) -> Callable[[Accelerator], StepEstimate]:
+    """The estimate of ``capture`` on one accelerator after the other. It raises UnpredictableError for one whose kernels are not
+    chosen as in the capture."""
     replays: dict[object, Replayed] = {}
     rows = step_rows(capture)
+
+    def on(card: Accelerator) -> StepEstimate:
+        if capability_of(card) < capture.settings.capability:
+            raise UnpredictableError(f"{card.name} runs other kernels than those that were captured")
+        return measure(capture, card, allocator_conf=conf, compiled=compiled, replays=replays, rows=rows)
+
+    return on
+
+
+def compare_cards(estimate_on: Callable[[Accelerator], StepEstimate], today: datetime.date) -> tuple[Option[StepEstimate], ...]:
+    """The step on one of each rented accelerator that captures know, those that fit first, then by what a step costs."""
+    options: list[tuple[bool, float, Option[StepEstimate]]] = []
     for name in sorted({o.accelerator_id for o in book(today)}):
         card = accelerators()[name]
-        if not is_known(card) or capability_of(card) < capture.settings.capability:
+        if not is_known(card):
             continue
         try:
             cluster = find_cluster(name)
             price = price_of(cluster, today)
-            estimate = measure(capture, card, allocator_conf=conf, compiled=compiled, replays=replays, rows=rows)
+            estimate = estimate_on(card)
         except GpuwiseError:
             continue
         time = estimate.step_time_s

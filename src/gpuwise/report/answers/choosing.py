@@ -286,6 +286,10 @@ def _next(d: At, ranked: list[At]) -> Command | None:
         flags += ["--teacher", job["teacher"].text] if job["teacher"] else []
         length = ["--steps", str(job["steps"].value)] if job["steps"] else ["--tokens", count_word(job["tokens"].number)]
         return Command("How it trains", words=["gpuwise", "plan", model, "--on", on, *length, *flags])
+    if job["unit"].value == "samples":
+        method = "qlora" if best["changes"].value else job["method"].text
+        length = ["--samples", count_word(job["items"].number)]
+        return Command("How it trains", words=["gpuwise", "plan", model, "--for", method, "--on", on, *length])
     second = next((o for o in ranked if o["accelerator"].text != best["accelerator"].text), None)
     names = [best["accelerator"].text, second["accelerator"].text] if second is not None else []
     return Command("The first two side by side", words=["gpuwise", "compare", *names]) if names else None
