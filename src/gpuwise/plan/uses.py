@@ -20,6 +20,7 @@ from gpuwise.plan.space.search import completed, estimate_all, setting_of
 from gpuwise.predict.estimate import to_document
 from gpuwise.predict.practice import practice_of
 from gpuwise.predict.step.training import TrainingEstimate
+from gpuwise.serve.local_commands import commands
 from gpuwise.serve.local_document import run_document
 from gpuwise.serve.local_machine import LocalMachine
 from gpuwise.serve.local_run import NotLocalError, run_locally
@@ -76,7 +77,8 @@ def _run(arch: Architecture, machine: LocalMachine, context: int | None, weights
     """The use without a training."""
     if arch.kind == "decoder":
         try:
-            return run_document(run_locally(arch, machine, context=context, weights=weights))
+            run = run_locally(arch, machine, context=context, weights=weights)
+            return run_document(run, commands=commands(run))
         except (NotLocalError, UnpredictableError) as error:
             return _refused(error)
     from gpuwise.serve.passes.run import pass_run_document, run_passes  # not before: most models write text

@@ -43,6 +43,7 @@ def run_document(
         },
         "fits": chosen is not None,
         "weights": None if chosen is None else chosen.weights,
+        "weights_asked": run.asked,
         "context": run.context,
         "most_context": run.arch.max_seq_len,
         "device_bytes": machine.most_bytes,

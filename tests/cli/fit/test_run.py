@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from collections.abc import Callable
 from typing import Any
@@ -45,6 +46,18 @@ def test_the_verdict_comes_first(gpuwise: Callable[..., Any]) -> None:
     assert "longest context" in out and "3060 is read as RTX 3060 12GB" in out
     partly = gpuwise("fit", "llama-3.3-70b", "--on", "4090", "--for", "run")
     assert partly.code == 1 and "only with a part of it in RAM" in partly.out
+
+
+def test_the_program_that_is_much_faster_leads_on_several_gpus(gpuwise: Callable[..., Any]) -> None:
+    """llama.cpp uses GPUs in turn; vLLM takes the published weights on all of them at once."""
+    question = ("fit", "llama-3.1-70b", "--on", "8xA100-80GB")
+    whole, brief = gpuwise(*question, "--for", "run"), gpuwise(*question)
+    first = re.search(r"runs at ([\d.]+) tokens/s with vLLM in bf16, ([\d.]+)\s+with llama.cpp in Q8_0", whole.out)
+    assert first is not None and first.group().split() == re.search(r"runs at[^;]*", brief.out).group().split()  # type: ignore[union-attr]
+    assert float(first[1]) >= 1.5 * float(first[2])
+    assert "\n  vllm serve" in whole.out and "llama-server" not in whole.out
+    asked = gpuwise(*question, "--for", "run", "--weights", "Q4_K_M").out
+    assert "runs in Q4_K_M" in asked and "\n  llama-server" in asked
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,7 @@ def run_answer(document: Mapping[str, Any]) -> Answer:
     verdict: Phrase = f"{names}: does not fit"
     if fits:
         rate = _at(d, "context")["tokens_per_s"].expected
-        verdict = (names, ": runs in ", d["weights"], ", ", rate, " tokens/s", *_faster(d, rate.number))
+        verdict = (names, ": ", running(d, rate))
     elif offload:
         verdict = (names, ": fits only with a part of it in RAM, ", offload["tokens_per_s"].expected, " tokens/s")
     return Answer(
@@ -68,16 +68,40 @@ def run_answer(document: Mapping[str, Any]) -> Answer:
 
 
 MUCH_FASTER = 1.5
-"""Times as fast as llama.cpp, from which another program is named in the first line."""
+"""Times as fast as llama.cpp, from which another program is in the first line."""
 
 
-def _faster(d: At, rate: float) -> list[Phrase]:
+def running(d: At, rate: At) -> Phrase:
+    """``runs in Q8_0, 45.1 tokens/s``, and the fastest other program where it is much faster."""
+    if (best := first_program(d, rate.number)) is not None:
+        other = (best["tokens_per_s"].expected, " tokens/s with ", _program(best), " in ", best["weights"])
+        return ("runs at ", *other, ", ", rate, " with llama.cpp in ", d["weights"])
+    own = ("runs in ", d["weights"], ", ", rate, " tokens/s")
+    best = _faster(d, rate.number)
+    return own if best is None else (*own, "; ", best["tokens_per_s"].expected, " with ", _program(best), " in ", best["weights"])
+
+
+def first_program(d: At, rate: float) -> At | None:
+    """The program that goes before llama.cpp: much faster, with the weights as they are published (a checkpoint of AWQ or GPTQ
+    may not exist). None where a format of llama.cpp was asked for."""
+    best = None if d["weights_asked"].value else _faster(d, rate)
+    return None if best is None or "," in best["name"].text else best
+
+
+def program_figure(c: At) -> Figure:
+    """Tokens a second of one conversation under the program of a command."""
+    rate = c["tokens_per_s"]
+    return Figure(_program(c), (rate, " tokens/s"), span(rate), ("in ", c["weights"], ", one conversation"))
+
+
+def _faster(d: At, rate: float) -> At | None:
     """The fastest other program, where it is much faster."""
     others = [c for c in d["commands"] if c["tokens_per_s"] and c["tokens_per_s"].expected.number >= MUCH_FASTER * rate]
-    if not others:
-        return []
-    best = max(others, key=lambda c: c["tokens_per_s"].expected.number)
-    return ["; ", best["tokens_per_s"].expected, f" with {best['name'].text.partition(',')[0]} in ", best["weights"]]
+    return max(others, key=lambda c: c["tokens_per_s"].expected.number, default=None)
+
+
+def _program(c: At) -> str:
+    return c["name"].text.partition(",")[0]
 
 
 def _tokens(place: At) -> Number:
@@ -93,8 +117,14 @@ def _at(d: At, name: str) -> At:
 def _fitting(d: At) -> list[Figure]:
     speed = _at(d, "context")
     rate, prompt, first = speed["tokens_per_s"], speed["prompt_tokens_per_s"], speed["first_token_s"]
+    first_one = first_program(d, rate.expected.number)
     figures = [
-        Figure("writes", (rate, " tokens/s"), span(rate), ("with ", speed["context"], " tokens of context")),
+        Figure(
+            "writes" if first_one is None else "llama.cpp",
+            (rate, " tokens/s"),
+            span(rate),
+            ("with ", speed["context"], " tokens of context"),
+        ),
         Figure("memory", d["memory_bytes"], "", ("of ", d["device_bytes"], " that a program can have")),
     ]
     if (found := _nearest(d)) is not None:
@@ -110,11 +140,8 @@ def _fitting(d: At) -> list[Figure]:
     if d["longest_context_q8_cache"].number > d["longest_context"].number:
         more = ("with --cache-type-k/v q8_0 up to ", _tokens(d["longest_context_q8_cache"]))
     figures.append(Figure("context", longest, "", more))
-    for c in d["commands"]:
-        if c["tokens_per_s"]:
-            rate = c["tokens_per_s"]
-            name = c["name"].text.partition(",")[0]
-            figures.append(Figure(name, (rate, " tokens/s"), span(rate), ("in ", c["weights"], ", one conversation")))
+    others = [program_figure(c) for c in d["commands"] if c["tokens_per_s"]]
+    figures = [*figures, *others] if first_one is None else [*others, *figures]
     if d["users"].number > 1:
         each: Phrase = (d["at_once"]["users"], " at once write ", d["at_once"]["tokens_per_s_each"], " tokens/s each")
         users: Phrase = ("up to ", d["users"], " at once")
@@ -311,7 +338,8 @@ def _command(c: At) -> Command:
 
 def _next(d: At) -> Command | None:
     """What starts it; where nothing does, a change that makes it fit, else which devices are there for it."""
-    for c in d["commands"]:
+    best = first_program(d, _at(d, "context")["tokens_per_s"].expected.number) if d["fits"].value else None
+    for c in d["commands"] if best is None else [best]:
         return Command(f"Start it with {c['name'].text}", [str(w.value) for w in c["words"]])
     for c in d["changes"]:
         sets = {k: str(v.value) for k, v in c["sets"].items()}
@@ -321,4 +349,4 @@ def _next(d: At) -> Command | None:
     return Command("Which devices run it", words)
 
 
-__all__ = ["run_answer"]
+__all__ = ["first_program", "program_figure", "run_answer", "running"]

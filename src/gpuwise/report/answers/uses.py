@@ -8,6 +8,7 @@ from typing import Any
 from gpuwise.report.answers.answer import Answer, Cell, Column, Command, Figure, Number, Phrase, Row, Section, Table, brief, span
 from gpuwise.report.answers.jobs import job_figures, job_words
 from gpuwise.report.answers.parts import PARTS
+from gpuwise.report.answers.running import first_program, program_figure, running
 from gpuwise.report.answers.training import held
 from gpuwise.report.answers.values import At
 
@@ -52,11 +53,10 @@ def _one(name: str, d: At) -> Iterator[Phrase]:
     if d["items"]:
         yield from job_words(d)
     elif d["fits"].value:
-        yield VERBS[name]
         if name == "run":
-            yield (" in ", d["weights"], ", ", _speed(d)["tokens_per_s"], " tokens/s")
-        elif name == "finetune":
-            yield f" with {_adapters(d)}"
+            yield running(d, _speed(d)["tokens_per_s"].expected)
+        else:
+            yield VERBS[name] + (f" with {_adapters(d)}" if name == "finetune" else "")
     elif d["offload"]:
         yield ("runs with a part in RAM, ", d["offload"]["tokens_per_s"], " tokens/s")
     else:
@@ -81,8 +81,11 @@ def _figures(run: At) -> list[Figure]:
     speed = _speed(run)
     rate, first = speed["tokens_per_s"], speed["first_token_s"]
     after: Phrase = ("; first token after ", first.expected) if first else ""
+    best = first_program(run, rate.expected.number)
+    name = "writes" if best is None else "llama.cpp"
     return [
-        Figure("writes", (rate, " tokens/s"), span(rate), ("with ", speed["context"], " tokens of context", after)),
+        *([] if best is None else [program_figure(best)]),
+        Figure(name, (rate, " tokens/s"), span(rate), ("with ", speed["context"], " tokens of context", after)),
         Figure("context", ("up to ", Number(run["longest_context"], lambda n: f"{n:,.0f}"), " tokens")),
     ]
 
@@ -118,7 +121,7 @@ def _row(name: str, d: At) -> Row:
         return Row(
             [
                 use,
-                Cell((f["weights"], " weights, loss: ", f["loss"])),
+                Cell((f["weights"], " weights in llama.cpp, loss: ", f["loss"])),
                 Cell(f["memory_bytes"]),
                 Cell(f["fits"], mark=mark),
                 Cell(rate, span(rate)) if fits else Cell("-"),
