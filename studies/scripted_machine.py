@@ -100,7 +100,7 @@ def scripted_machine(
         files |= answer.files
     for name, version in (packages or {}).items():
         files[f"{SITE}/{name.replace('-', '_')}-{version}.dist-info/METADATA"] = ""
-    python_facts = [PYTHON, [3, 12, 4], "cpython-312", "x86_64", ["", SITE]]
+    python_facts = [PYTHON, [3, 12, 4], "cpython-312", "x86_64", ["", SITE], True]
     commands = {
         f"{PYTHON} -c import json,platform*": CommandResult(0, json.dumps(python_facts)),
         "dmesg": CommandResult(0, "[    0.000000] Linux version\n[    1.0] nvidia: loading out-of-tree module taints kernel.\n"),
@@ -113,7 +113,7 @@ def scripted_machine(
         space={"/home/ada": _ROOM, "/tmp": _ROOM, "/home/ada/.cache": _ROOM, "/dev/shm": (32 << 30, 32 << 30)},
         limits={"nofile": 1024, "memlock": 8 << 20},
         facts={"user": "1000", "kernel": KERNEL, "machine": "x86_64", "cpus": "32"},
-        paths={"dmesg": "/usr/bin/dmesg", "nvidia-smi": "/usr/bin/nvidia-smi"},
+        paths={"dmesg": "/usr/bin/dmesg", "nvidia-smi": "/usr/bin/nvidia-smi", "gcc": "/usr/bin/gcc"},
     )
     search = DeviceSearch(backends, {vendor: failed} if failed else {})
     return ScriptedMachine(_with_answers(host, commands, answers), search, options)

@@ -176,10 +176,6 @@ FAULTY: dict[str, tuple[Callable[[], ScriptedMachine], tuple[str, ...]]] = {
         ("container-toolkit-outdated",),
     ),
 }
-UNSEEN = {
-    "fudan-generative-vision/hallo#203: onnxruntime-gpu for CUDA 11 beside a torch for CUDA 12": "its session loads them late"
-}
-"""Stories whose cause is not found yet."""
 
 
 @pytest.mark.parametrize("name", FAULTY)
@@ -187,9 +183,6 @@ def test_the_first_finding_names_the_cause(name: str) -> None:
     make, causes = FAULTY[name]
     found = diagnose(make().look())
     first = next(iter((*found.faults, *found.notes)), None)
-    if name in UNSEEN:
-        assert first is None or first.id not in causes, f"found now: take it out of UNSEEN ({UNSEEN[name]})"
-        return
     assert first is not None and first.id in causes, [f.id for f in (*found.faults, *found.notes)]
     assert first.why and (first in found.notes or (first.fixes and first.check and first.evidence))
 

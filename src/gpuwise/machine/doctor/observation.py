@@ -180,6 +180,8 @@ class Python:
     machine: str = ""
     packages: tuple[Package, ...] = ()
     has_pip: bool = True
+    headers: bool | None = None
+    """Its Python.h is there, which compiled extensions include; None: not known."""
     problem: str | None = None
 
     def find(self, *names: str) -> Package | None:
@@ -266,6 +268,10 @@ class Docker:
     """daemon.json names NVIDIA's runtime and its program is not here."""
     toolkit: str | None = None
     cdi: bool = False
+    desktop: bool = False
+    """Docker Desktop is in use, which runs containers in a virtual machine."""
+    no_cgroups: bool = False
+    """The toolkit leaves control groups alone, as engines without root need it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,6 +311,8 @@ class Machine:
     kernel_log: tuple[str, ...] = ()
     """Lines of the kernel's log that speak of GPUs, oldest first; empty when it may not be read."""
     kernel_log_read: bool = False
+    kernel_words: tuple[str, ...] = ()
+    """Words of the kernel's command line."""
     xids: tuple[Xid, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict[str, str])
     """Only the variables that matter to GPUs."""
@@ -320,6 +328,14 @@ class Machine:
     """A library of the driver compiled for other processors than this machine's: path -> its kind."""
     uv: bool = False
     """The program uv is here."""
+    compilers: tuple[str, ...] = ()
+    """C compilers that the shell finds, or that ``CC`` names."""
+    waiting_at_thunderbolt: tuple[str, ...] = ()
+    """Devices at Thunderbolt or USB4 that are connected and not authorized."""
+    without_execution: tuple[str, ...] = ()
+    """Folders of temporary files and caches whose file system runs no programs (mounted noexec)."""
+    vgpu_license: str | None = None
+    """Status of the licence of a virtual GPU (``nvidia-smi -q``); None where there is no virtual GPU."""
     programs: tuple[str, ...] = ()
     """Programs here that compute on GPUs without a framework of Python: ``ollama``, ``llama-server``."""
     level_zero: str | None = None

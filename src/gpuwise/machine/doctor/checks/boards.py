@@ -118,7 +118,7 @@ def amd_node(m: Machine) -> Iterator[Finding]:
         "ROCm computes through it; the graphics device /dev/dri alone is not enough.",
         (fix,),
         "ls -l /dev/kfd; rocminfo | grep gfx",
-        hides=(SEES_NONE,),
+        hides=(SEES_NONE, "card-without-driver"),
     )
 
 
@@ -269,6 +269,30 @@ def intel_runtime(m: Machine) -> Iterator[Finding]:
         'python -c "import torch; print(torch.xpu.is_available())"  # True',
         hides=(SEES_NONE,),
         sources=("pytorch-xpu",),
+    )
+
+
+def amd_of_wsl(m: Machine) -> Iterator[Finding]:
+    """PyTorch built for ROCm in WSL, where AMD's GPUs are reached through a runtime of their own."""
+    torch = m.framework("torch")
+    if m.system.wsl != 2 or torch is None or not torch.answer.get("hip") or torch.available is not False:
+        return
+    folder = next((f"{p.place}/torch/lib" for p in (m.torch_package,) if p), "")
+    yield Finding(
+        "wsl-rocm-runtime",
+        Severity.BLOCKER,
+        "PyTorch for ROCm finds no GPU in WSL without AMD's runtime for WSL",
+        (torch.error or "it gives no reason", f"torch {torch.answer.get('version')}", f"{folder}/libhsa-runtime64.so"),
+        "WSL has no /dev/kfd: the runtime for WSL reaches the card through /dev/dxg, and the wheel's own runtime does not.",
+        (
+            Fix(
+                "Install ROCm with that runtime, in the release of AMD's guide for this card, then take the wheel's own away",
+                (f"rm {fixes.shell_quote(folder)}/libhsa-runtime64.so*",),
+            ),
+        ),
+        "rocminfo | grep gfx; " + fixes.check_torch(m),
+        hides=(SEES_NONE, "wsl-no-passthrough"),
+        sources=("rocm-wsl",),
     )
 
 

@@ -380,3 +380,54 @@ def _clock(c: Card) -> str:
         return ""
     top = c.identity.sm_clock_max_hz
     return f"{s.sm_clock_hz / 1e6:.0f} MHz" + (f" of {top / 1e6:.0f}" if top else "")
+
+
+def pcie_errors(m: Machine) -> Iterator[Finding]:
+    """Errors of PCI Express on the way to a GPU, by the kernel's log."""
+    for card in m.pci:
+        places = (card.address, *card.bridges)
+        lines = [line for line in m.kernel_log if "PCIe Bus Error" in line and any(p in line for p in places)]
+        if not lines:
+            continue
+        fatal = any("Uncorrect" in line or "Fatal" in line for line in lines)
+        yield Finding(
+            "pcie-errors",
+            Severity.LIMIT if fatal or len(lines) >= _MANY_ERRORS else Severity.NOTE,
+            f"The PCI Express link of a GPU has errors: {len(lines)} in the kernel's log",
+            (f"{card.address} {card.name or ''}".strip(), lines[-1]),
+            "A riser, a cable, a dirty contact or a slot set faster than they can be: transfers are repeated, and the card "
+            "may fall off the bus.",
+            (
+                Fix(
+                    "Seat the card anew, without a riser; else set the slot to a lower generation in the firmware", where="person"
+                ),
+            ),
+            "sudo dmesg | grep -c 'PCIe Bus Error'",
+        )
+        return
+
+
+_MANY_ERRORS = 10
+"""Rule: single corrected errors occur on links without a fault."""
+
+
+def vgpu_license(m: Machine) -> Iterator[Finding]:
+    """A virtual GPU without a licence, which the driver slows down after some minutes."""
+    status = m.vgpu_license
+    if status is None or not status.lower().startswith("unlicensed"):
+        return
+    yield Finding(
+        "vgpu-unlicensed",
+        Severity.LIMIT,
+        "The virtual GPU has no licence",
+        (f"License Status: {status}", *(c.identity.name or "" for c in m.nvidia_cards[:1])),
+        "Without one the driver restricts it some minutes after the start: it becomes slow, and CUDA may refuse to run.",
+        (
+            Fix(
+                "Put the token of your licence server in /etc/nvidia/ClientConfigToken, then start the service again",
+                ("sudo systemctl restart nvidia-gridd", "nvidia-smi -q | grep -i license"),
+            ),
+        ),
+        "nvidia-smi -q | grep 'License Status'  # Licensed",
+        sources=("nvidia-vgpu-licensing",),
+    )

@@ -47,6 +47,64 @@ def onnxruntimes(m: Machine) -> Iterator[Finding]:
     )
 
 
+_ONNXRUNTIME_OF_CUDA_12 = (1, 19)
+"""The first release on the package index for CUDA 12; those before are for 11.8 (onnxruntime.ai, CUDA execution provider)."""
+
+
+def onnxruntime_cuda(m: Machine) -> Iterator[Finding]:
+    """ONNX Runtime for another CUDA than the libraries that are installed: its first session goes on with the processor."""
+    package = m.python.find("onnxruntime-gpu") if m.python else None
+    installed = fixes.numbers(package and package.version)
+    torch = m.framework("torch")
+    library = next((p for p in m.python.packages if re.fullmatch(r"nvidia-cublas(-cu\d+)?", p.name)), None) if m.python else None
+    if package is None or not installed or not m.nvidia_cards or m.python is None:
+        return
+    here = (fixes.numbers(torch and torch.cuda) or fixes.numbers(library and library.version) or (0,))[0]
+    wants = 12 if at_least(installed, _ONNXRUNTIME_OF_CUDA_12) else 11
+    # newer releases for CUDA 13 have the same name
+    if not here or (wants == 11) == (here == 11) or any(t.version[0] == wants for t in m.toolkits):
+        return
+    release = "'onnxruntime-gpu<1.19'" if here == 11 else "'onnxruntime-gpu>=1.19'"
+    yield Finding(
+        "onnxruntime-other-cuda",
+        Severity.LIMIT,
+        f"ONNX Runtime {package.version} is for CUDA {wants}, and the libraries here are of CUDA {here}",
+        (f"onnxruntime-gpu {package.version}", f"{library.name} {library.version}" if library else f"PyTorch for CUDA {here}"),
+        "`Failed to create CUDAExecutionProvider`: it then computes on the processor.",
+        (Fix("Install the release for this CUDA", (fixes.pip_install(m, "-U", release),)),),
+        f'{m.python.path} -c "import onnxruntime as o; print(o.get_available_providers())"',
+        sources=("onnxruntime-cuda",),
+    )
+
+
+_COMPILED_FOR_ONE = ("xformers", "vllm")
+"""Packages whose wheels are compiled against one release of torch, which they require."""
+
+
+def required_torch(m: Machine) -> Iterator[Finding]:
+    """Packages that were compiled for another torch than the installed one, and may say so only in a warning."""
+    package = m.torch_package
+    if package is None or m.python is None:
+        return
+    for name in _COMPILED_FOR_ONE:
+        other = m.python.find(name)
+        wants = other.pins.get("torch", "").partition("+")[0] if other else ""
+        if other is None or not wants or wants == package.version.partition("+")[0]:
+            continue
+        yield Finding(
+            f"{name}-other-torch",
+            Severity.LIMIT,
+            f"{name} {other.version} was built for PyTorch {wants}",
+            (f"torch {package.version}", f"{name} {other.version} requires torch {wants}"),
+            "Its compiled kernels do not load beside another release: they are missing, or the program ends at the first one.",
+            (
+                Fix("Install the release of it for this PyTorch", (fixes.pip_install(m, "-U", name),)),
+                Fix("Or the PyTorch that it requires", (fixes.pip_install(m, fixes.package("torch", wants)),)),
+            ),
+            f"{fixes.pip(m)} check",
+        )
+
+
 def ctranslate2(m: Machine) -> Iterator[Finding]:
     """CTranslate2 (faster-whisper) beside another major version of cuDNN: 9 since its release 4.5, 8 before
     (OpenNMT/CTranslate2, pull request 1803). It finds the library at the first convolution, not when it is imported."""
@@ -132,6 +190,9 @@ def other_imports(m: Machine) -> Iterator[Finding]:
         name = _distribution(imported.name)
         package = m.python.find(name)
         version = package.version if package else ""
+        if "." in imported.name and f"No module named '{imported.name}'" in imported.error:
+            # a build that has this part under another name, or none
+            continue
         yield Finding(
             f"{name}-import-fails",
             Severity.LIMIT,

@@ -67,6 +67,30 @@ def _start_with_gpu(m: Machine, kind: str) -> tuple[Fix, ...]:
     return (Fix("Start it with the GPUs", ("docker run --rm --gpus all --shm-size=8g IMAGE nvidia-smi",), "host"), install)
 
 
+def in_a_virtual_machine(m: Machine) -> Iterator[Finding]:
+    """A container of Docker Desktop on macOS or Linux, whose virtual machine has no GPU."""
+    if not m.system.container or "linuxkit" not in m.system.kernel or m.cards:
+        return
+    needs_gpu = bool(m.programs or m.wanted_gpus or any(f.cuda for f in m.frameworks))
+    mac = m.system.machine in ("aarch64", "arm64")
+    ways = (
+        (Fix("Run the program on macOS itself, where it uses Metal", where="person"),)
+        if mac
+        else (Fix("Run it with Docker Engine, without Docker Desktop", ("docker context use default",), "host"),)
+    )
+    yield Finding(
+        "container-in-virtual-machine",
+        Severity.BLOCKER if needs_gpu else Severity.NOTE,
+        "This container runs in Docker Desktop's virtual machine, which has no GPU",
+        (f"kernel {m.system.kernel}",),
+        "Docker Desktop hands GPUs to containers in Windows (WSL 2) only.",
+        ways,
+        "uname -r",
+        hides=(SEES_NONE, "gpus-missing", "container-no-gpu"),
+        sources=("docker-desktop-gpu",),
+    )
+
+
 def toolkit_of_wsl(m: Machine) -> Iterator[Finding]:
     """A container in WSL whose toolkit is older than the driver of Windows."""
     found = [f for f in m.frameworks if f.raised(500)]
@@ -193,6 +217,36 @@ def docker(m: Machine) -> Iterator[Finding]:
             ("/etc/docker/daemon.json names the runtime nvidia", "its program is not here"),
             "No container with a GPU starts.",
             (Fix("Install NVIDIA's container toolkit", install),),
+            check,
+            sources=("nvidia-container-toolkit",),
+        )
+    elif m.docker.desktop and not m.system.wsl:
+        yield Finding(
+            "docker-desktop-no-gpu",
+            Severity.LIMIT,
+            "Docker Desktop on Linux gives containers no GPU",
+            ("~/.docker/config.json: currentContext desktop-linux",),
+            "It runs them in a virtual machine, and hands GPUs to containers in Windows (WSL 2) only.",
+            (Fix("Use Docker Engine, which may be installed beside it", ("docker context use default",)),),
+            check,
+            sources=("docker-desktop-gpu",),
+        )
+    elif m.docker.no_cgroups and "/run/user/" not in m.environment.get("DOCKER_HOST", ""):
+        yield Finding(
+            "toolkit-no-cgroups",
+            Severity.LIMIT,
+            "NVIDIA's container toolkit is set for engines without root, and Docker runs as root",
+            ("/etc/nvidia-container-runtime/config.toml: no-cgroups = true",),
+            "Docker's control groups then refuse the GPU: `Failed to initialize NVML: Unknown Error` in every container.",
+            (
+                Fix(
+                    "Switch it off",
+                    (
+                        "sudo nvidia-ctk config --set nvidia-container-cli.no-cgroups=false --in-place",
+                        "sudo systemctl restart docker",
+                    ),
+                ),
+            ),
             check,
             sources=("nvidia-container-toolkit",),
         )

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from gpuwise.facts.software.compatibility import Generation, at_least, generation_of, generation_of_chip
 from gpuwise.machine.doctor import fixes
 from gpuwise.machine.doctor.finding import Finding, Fix, Severity
-from gpuwise.machine.doctor.observation import NVIDIA, Machine, PciCard
+from gpuwise.machine.doctor.observation import AMD, INTEL, NVIDIA, Machine, PciCard
 from gpuwise.machine.doctor.probes.kernel import same_bus
 
 SEES_NONE = "*-sees-no-gpu"
@@ -552,6 +552,60 @@ def _flavour(m: Machine, card: PciCard, logged: list[str], severity: Severity, m
         SMI,
         hides=(SEES_NONE, "gpus-missing", "driver-unanswered"),
         sources=("nvidia-kernel-modules",),
+    )
+
+
+def without_driver(m: Machine) -> Iterator[Finding]:
+    """A GPU or NPU of AMD's or Intel's that the kernel has no driver for."""
+    alone = [c for c in m.pci if c.vendor in (AMD, INTEL) and c.kernel_driver is None]
+    if not alone or m.system.container or m.system.wsl or m.vendor("nvidia"):
+        return
+    words = [w for w in m.kernel_words if w == "nomodeset" or w.endswith((".modeset=0", "blacklist=amdgpu", "blacklist=xe"))]
+    ways = (
+        Fix(
+            "Take the words away from the kernel's command line and restart",
+            (
+                *(f"sudo sed -i 's/{w}//' /etc/default/grub" for w in words),
+                "sudo update-grub || sudo grub2-mkconfig -o /boot/grub2/grub.cfg",
+                "sudo reboot",
+            ),
+            reboot=True,
+        )
+        if words
+        else Fix(
+            "Load the driver; where it does not know the card, install a newer kernel with its firmware and restart",
+            (
+                f"sudo modprobe {'amdgpu' if alone[0].vendor == AMD else 'xe'}",
+                "sudo dmesg | grep -iE 'amdgpu|i915|xe ' | tail -20",
+            ),
+        ),
+    )
+    yield Finding(
+        "card-without-driver",
+        Severity.NOTE if m.cards else Severity.BLOCKER,
+        f"The kernel has no driver for {alone[0].name or 'a GPU of ' + ('AMD' if alone[0].vendor == AMD else 'Intel')}",
+        (*(f"{c.address} {c.name or c.device}: no driver" for c in alone[:3]), f"kernel {m.system.kernel}", *words),
+        "A card is served by the kernel's own driver, which is older than the card, not loaded or switched off.",
+        ways,
+        f"lspci -k -s {alone[0].address}  # Kernel driver in use",
+        hides=(SEES_NONE,),
+    )
+
+
+def at_thunderbolt(m: Machine) -> Iterator[Finding]:
+    """A device at Thunderbolt that is not authorized: the GPU behind it is on no bus."""
+    if not m.waiting_at_thunderbolt:
+        return
+    yield Finding(
+        "thunderbolt-not-authorized",
+        Severity.NOTE if m.cards else Severity.BLOCKER,
+        "A device at Thunderbolt is connected and not authorized",
+        m.waiting_at_thunderbolt,
+        "The GPU of an enclosure is on the bus only when its device has been allowed.",
+        (Fix("Allow it, now and from now on", ("boltctl list", "sudo boltctl enroll DEVICE")),),
+        "boltctl list; lspci -d 10de:",
+        hides=(SEES_NONE, "driver-without-card", "gpus-missing"),
+        sources=("linux-thunderbolt",),
     )
 
 

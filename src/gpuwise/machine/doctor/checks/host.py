@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from gpuwise.facts.software.compatibility import at_least, find_wheel
@@ -40,6 +41,69 @@ def instructions(m: Machine) -> Iterator[Finding]:
             ),
         ),
         "grep -o -m1 avx /proc/cpuinfo",
+    )
+
+
+def c_library(m: Machine) -> Iterator[Finding]:
+    """A distribution with musl, on which NVIDIA's libraries and the wheels of frameworks do not load."""
+    if "alpine" not in m.system.ids or not (m.means_nvidia or any(n.path.startswith("/dev/nvidia") for n in m.nodes)):
+        return
+    yield Finding(
+        "musl-system",
+        Severity.BLOCKER,
+        "This system's C library is musl, and NVIDIA's libraries need glibc",
+        (m.system.name,),
+        "libcuda, nvidia-smi and the wheels of PyTorch are built for glibc: none of them loads on Alpine.",
+        (Fix("Use an image with glibc, such as Ubuntu or Debian", ("docker run --rm --gpus all ubuntu nvidia-smi",), "host"),),
+        "ldd --version",
+        hides=(SEES_NONE, "nvml-*", "driver-*", "gpus-missing"),
+        sources=("pytorch-manylinux",),
+    )
+
+
+def killed(m: Machine) -> Iterator[Finding]:
+    """A program of AI that the kernel ended because memory was full."""
+    lines = [line for line in m.kernel_log if _KILLED.search(line)]
+    if not lines:
+        return
+    match = _KILLED.search(lines[-1])
+    name = match[1] if match else "a program"
+    yield Finding(
+        "memory-ran-out",
+        Severity.LIMIT,
+        f"The kernel ended {name} because the machine's memory was full",
+        (lines[-1],),
+        "It ends without a message of its own (`Killed`, exit status 137): a model that is loaded into memory first, or data "
+        "loaders that each hold a copy.",
+        (
+            Fix(
+                "See what needs it: a smaller model or fewer workers of data loaders; swap only helps while loading", ("free -h",)
+            ),
+            Fix("In a container or a job: allow it more memory", where="person"),
+        ),
+        "sudo dmesg | grep -i 'out of memory'",
+    )
+
+
+_KILLED = re.compile(r"Out of memory: Killed process \d+ \(((?:python|pt_main|ollama|llama|vllm|VLLM|ray|sglang|comfy)[^)]*)\)")
+
+
+def execution(m: Machine) -> Iterator[Finding]:
+    """Folders where programs write compiled code, on a file system that runs none."""
+    if not m.without_execution or not (m.programs or m.torch_package):
+        return
+    yield Finding(
+        "folder-runs-no-programs",
+        Severity.LIMIT,
+        f"No program or library starts from {m.without_execution[0]}",
+        tuple(f"{folder}: mounted noexec" for folder in m.without_execution),
+        "Triton, extensions and some programs load libraries that they have written there: `failed to map segment from shared "
+        "object`.",
+        (
+            Fix("Name another folder for them", ('export TMPDIR="$PWD/tmp" TRITON_CACHE_DIR="$PWD/tmp" && mkdir -p "$PWD/tmp"',)),
+            Fix("Or mount it anew until the next restart", (f"sudo mount -o remount,exec {m.without_execution[0]}",)),
+        ),
+        "grep noexec /proc/mounts",
     )
 
 

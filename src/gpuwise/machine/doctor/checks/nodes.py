@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from gpuwise.machine.doctor import fixes
 from gpuwise.machine.doctor.checks.driver import SEES_NONE
 from gpuwise.machine.doctor.finding import Finding, Fix, Severity
-from gpuwise.machine.doctor.observation import Machine
+from gpuwise.machine.doctor.observation import INTEL, Machine
 
 
 def nodes(m: Machine) -> Iterator[Finding]:
@@ -70,6 +70,35 @@ def amd_nodes(m: Machine) -> Iterator[Finding]:
         f"ls -l {closed[0]}; id -nG",
         hides=(SEES_NONE, "amd-no-dri"),
     )
+
+
+def other_nodes(m: Machine) -> Iterator[Finding]:
+    """Render nodes of Intel's GPUs, and nodes of NPUs, that this user may not open."""
+    denied = [n.path for n in m.nodes if n.problem == "permission"]
+    render = [n.path for n in m.nodes if n.path.startswith("/dev/dri/renderD")]
+    accelerators = [p for p in denied if p.startswith("/dev/accel/")]
+    intel = any(c.vendor == INTEL and c.kernel_driver in ("i915", "xe") for c in m.pci) or m.vendor("intel") is not None
+    meant = bool(m.programs) or any(f.answer.get("xpu") for f in m.frameworks)
+    found: list[tuple[str, str, list[str]]] = []
+    if intel and meant and render and set(render) <= set(denied) and not m.nvidia_cards and not m.vendor("amd"):
+        found.append(("intel-permission", "This user may not open Intel's render nodes", render))
+    if accelerators:
+        found.append(("npu-permission", "This user may not open the NPU", accelerators))
+    for key, what, paths in found:
+        join = Fix("Join the group that may, then log in again", ('sudo usermod -aG render "$USER"',))
+        run = f"docker run --device={paths[0]} --group-add $(stat -c %g {paths[0]}) IMAGE"
+        hand_in = Fix("Start the container with the group that owns the device on the machine", (run,), "host")
+        yield Finding(
+            key,
+            Severity.BLOCKER if key == "intel-permission" else Severity.LIMIT,
+            what,
+            tuple(f"{path}: permission denied" for path in paths),
+            "Programs open it as the user who runs them.",
+            (hand_in if m.system.container else join,),
+            f"ls -l {paths[0]}; id -nG",
+            hides=(SEES_NONE, "intel-no-runtime"),
+            sources=("pytorch-xpu",),
+        )
 
 
 def _in_container(m: Machine, paths: tuple[str, ...]) -> Finding:

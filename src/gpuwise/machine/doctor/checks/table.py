@@ -8,6 +8,7 @@ from gpuwise.facts.plugins import plugin_attributes
 from gpuwise.machine.doctor.checks import boards as check_boards
 from gpuwise.machine.doctor.checks import cards as check_cards
 from gpuwise.machine.doctor.checks import companions as check_companions
+from gpuwise.machine.doctor.checks import compilers as check_compilers
 from gpuwise.machine.doctor.checks import container as check_container
 from gpuwise.machine.doctor.checks import driver as check_driver
 from gpuwise.machine.doctor.checks import frameworks as check_frameworks
@@ -25,6 +26,8 @@ Check = Callable[[Machine], Iterable[Finding]]
 CHECKS: tuple[Check, ...] = (
     # the way to the card
     check_driver.wsl,
+    check_host.c_library,
+    check_container.in_a_virtual_machine,
     check_container.no_gpu,
     check_container.lost_gpu,
     check_container.capabilities,
@@ -32,12 +35,15 @@ CHECKS: tuple[Check, ...] = (
     check_libraries.nvml,
     check_driver.mismatch,
     check_driver.not_loaded,
+    check_driver.at_thunderbolt,
     check_driver.no_card,
     check_driver.outdated,
     check_driver.card_not_served,
+    check_driver.without_driver,
     check_driver.reserved_cards,
     check_nodes.nodes,
     check_nodes.amd_nodes,
+    check_nodes.other_nodes,
     check_cards.lost_devices,
     check_cards.unreachable_devices,
     check_cards.silent_devices,
@@ -58,6 +64,7 @@ CHECKS: tuple[Check, ...] = (
     check_boards.intel,
     check_boards.intel_runtime,
     check_boards.metal,
+    check_boards.amd_of_wsl,
     check_boards.amd_node,
     check_boards.override,
     check_boards.amd_architecture,
@@ -75,9 +82,15 @@ CHECKS: tuple[Check, ...] = (
     check_frameworks.sees_none,
     check_companions.companions,
     check_companions.onnxruntimes,
+    check_companions.onnxruntime_cuda,
     check_companions.ctranslate2,
+    check_companions.required_torch,
     check_companions.other_imports,
     check_companions.numpy,
+    check_compilers.compiler,
+    check_compilers.assembler,
+    check_compilers.flashinfer,
+    check_compilers.toolkit_age,
     check_frameworks.toolkit,
     # what makes it slow or short-lived
     check_cards.recovery,
@@ -85,11 +98,15 @@ CHECKS: tuple[Check, ...] = (
     check_xids.xid_log,
     check_cards.clock_limits,
     check_cards.link,
+    check_cards.pcie_errors,
+    check_cards.vgpu_license,
     check_paths.iommu,
     check_paths.acs,
     check_container.shared_memory,
     check_container.docker,
     check_container.left_over_settings,
+    check_host.killed,
+    check_host.execution,
     check_host.limits,
     check_host.disks,
     check_host.clock,

@@ -181,7 +181,7 @@ def card_served(m: Machine) -> Iterator[Finding]:
         _serve(m, missing, served),
         fixes.check_torch(m),
         tuple(c.identity.index for c in out),
-        hides=("torch-sees-no-gpu", "torch-run-fails", *REINSTALLED),
+        hides=("torch-sees-no-gpu", "torch-run-fails", "toolkit-lacks-card", *REINSTALLED),
         sources=("pytorch-wheels", "cuda-guide"),
     )
 

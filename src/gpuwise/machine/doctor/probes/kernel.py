@@ -27,7 +27,8 @@ _OTHER_FOLDERS = (
 _MODULE_FOLDERS = ("updates/dkms", "updates", "extra", "extra/nvidia", "kernel/drivers/video", "extramodules", "misc")
 _LIBRARY = re.compile(r"lib(?:cuda|nvidia-ml)\.so\.(\d{3,4}\.\d+(?:\.\d+)?)")
 _LOG_WORDS = re.compile(
-    r"NVRM|nvidia|nouveau|amdgpu|kfd|PM: suspend|Key was rejected|module verification failed|Required key|is rejected",
+    r"NVRM|nvidia|nouveau|amdgpu|kfd|PM: suspend|Key was rejected|module verification failed|Required key|is rejected|"
+    r"PCIe Bus Error|Out of memory: Killed process",
     re.IGNORECASE,
 )
 _XID = re.compile(r"NVRM: Xid \((?:PCI:)?([0-9A-Fa-f:.]+)\): (\d{1,6}),?\s*(.*)")
@@ -91,7 +92,8 @@ def read_nodes(host: Host) -> tuple[Node, ...]:
     """Device nodes of GPUs, and whether this user can open them."""
     names = [n for n in host.names("/dev") if re.fullmatch(r"nvidia\d+|nvidiactl|nvidia-uvm|kfd|dxg", n)]
     render = [f"dri/{n}" for n in host.names("/dev/dri") if n.startswith("renderD")]
-    return tuple(Node(f"/dev/{n}", host.usable(f"/dev/{n}")) for n in (*names, *render))
+    accelerators = [f"accel/{n}" for n in host.names("/dev/accel") if re.fullmatch(r"accel\d+", n)]
+    return tuple(Node(f"/dev/{n}", host.usable(f"/dev/{n}")) for n in (*names, *render, *accelerators))
 
 
 def read_modules(host: Host, kernels: bool) -> Modules:
@@ -128,6 +130,26 @@ def read_modules(host: Host, kernels: bool) -> Modules:
         imex_channels=len(host.names("/dev/nvidia-caps-imex-channels")),
         node_group=_node_group(host),
     )
+
+
+def waiting_at_thunderbolt(host: Host) -> tuple[str, ...]:
+    """Names of the devices at Thunderbolt or USB4 that are not authorized (Linux' thunderbolt guide: ``authorized``)."""
+    place = "/sys/bus/thunderbolt/devices"
+    waiting = [n for n in host.names(place) if (host.read(f"{place}/{n}/authorized") or "").strip() == "0"]
+    return tuple((host.read(f"{place}/{n}/device_name") or n).strip() for n in waiting)
+
+
+_VIRTUAL = re.compile(r"GRID|vGPU|-\d+[QCBA]$")
+"""Names of virtual GPUs: ``NVIDIA A40-48Q``."""
+
+
+def read_vgpu_license(host: Host, names: Iterable[str]) -> str | None:
+    """Status of the licence of a virtual GPU, by nvidia-smi; None where no GPU is virtual, or it is not known."""
+    if not any(_VIRTUAL.search(name) for name in names):
+        return None
+    ran = host.run(("nvidia-smi", "-q"), limit_s=_COMMAND_S)
+    status = re.search(r"License Status\s*:\s*(.+)", ran.out)
+    return status[1].strip() if status else None
 
 
 def _kept_out_by(host: Host) -> tuple[tuple[str, str], ...]:

@@ -35,7 +35,7 @@ from gpuwise.machine.doctor.probes.python import choose_python, installed_framew
 _VARIABLE = re.compile(
     r"CUDA_.*|NVIDIA_.*|HIP_.*|ROCR_.*|HSA_.*|GPU_DEVICE_ORDINAL|ZE_AFFINITY_MASK|ONEAPI_DEVICE_SELECTOR|NCCL_.*|PYTORCH_.*|"
     r"TORCH_CUDA_ARCH_LIST|XLA_.*|JAX_PLATFORMS?|JAX_PLATFORM_NAME|TF_(FORCE|GPU|CUDNN|CPP|XLA|ENABLE).*|LD_LIBRARY_PATH|LD_PRELOAD|PYTHONPATH|CONDA_PREFIX|VIRTUAL_ENV|"
-    r"OMP_NUM_THREADS"
+    r"OMP_NUM_THREADS|DOCKER_HOST|TRITON_PTXAS_PATH"
 )
 _BUNDLED = re.compile(
     r"lib(cudart|cublas|cublasLt|cudnn|nccl|nvJitLink|cusparse|cusolver|cufft|nvrtc)\.so\.\d[\d.]*|libcuda\.so.*|libnvidia-ml\.so.*"
@@ -180,6 +180,11 @@ def _linux_side(host: Host, machine: Machine) -> Machine:
             host, filter(None, (*of_driver, modules.nvml_library, modules.cuda_library)), system.machine
         ),
         mig_instances=instances,
+        kernel_words=tuple((host.read("/proc/cmdline") or "").split()),
+        compilers=probe_system.compilers(host),
+        without_execution=probe_system.without_execution(host),
+        waiting_at_thunderbolt=probe_kernel.waiting_at_thunderbolt(host),
+        vgpu_license=probe_kernel.read_vgpu_license(host, (c.identity.name or "" for c in machine.nvidia_cards)),
         nvswitches=probe_kernel.count_nvswitches(host),
         level_zero=probe_kernel.find_level_zero(host) if any(c.identity.vendor == "intel" for c in machine.cards) else None,
         wsl_linux_driver=_wsl_linux_driver(host, system),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+import sysconfig
 from collections.abc import Iterable, Mapping
 
 from gpuwise.machine.doctor.host import CommandResult, Host, LocalHost
@@ -48,18 +49,25 @@ LIBRARIES: Mapping[str, str] = {
     "torchmetrics": "torchmetrics",
     "evaluate": "evaluate",
     "monai": "monai",
+    "vllm": "vllm._C",
+    "sgl-kernel": "sgl_kernel",
+    "flashinfer-python": "flashinfer",
+    "causal-conv1d": "causal_conv1d",
+    "mamba-ssm": "mamba_ssm",
+    "intel-extension-for-pytorch": "intel_extension_for_pytorch",
 }
-"""Distribution -> module, of what training imports beside torch; compiled ones first."""
+"""Distribution -> module, of what training and serving import beside torch; the compiled part where the package loads it late."""
 _INTERESTING = re.compile(
     r"torch|pytorch-triton.*|tensorflow.*|tf-nightly|jax(lib)?|jax-(cuda|rocm).*|cupy.*|nvidia-.*|"
-    r"cuda-(python|bindings|toolkit)|tensorrt.*|numba(-cuda)?|vllm|ctranslate2|onnxruntime(-gpu)?|pytorch|numpy|intel-extension-for-pytorch|"
+    r"cuda-(python|bindings|toolkit)|tensorrt.*|numba(-cuda)?|ctranslate2|onnxruntime(-gpu)?|pytorch|numpy|flashinfer-(cubin|jit-cache)|"
     + "|".join(LIBRARIES)
 )
-_PINNED = ("torch", "torchvision", "torchaudio", "jax-cuda12-plugin", "jax-cuda13-plugin")
+_PINNED = ("torch", "torchvision", "torchaudio", "xformers", "vllm", "jax-cuda12-plugin", "jax-cuda13-plugin")
 _REQUIRES = re.compile(r"^Requires-Dist: ([A-Za-z0-9._-]+)\s*\(?==\s*([0-9A-Za-z.+!_-]+)\)?\s*(?:;(.*))?$", re.MULTILINE)
 _ASK = (
-    "import json,platform,sys;"
-    "print(json.dumps([sys.executable,list(sys.version_info[:3]),sys.implementation.cache_tag,platform.machine(),sys.path]))"
+    "import json,platform,sys,os,sysconfig;"
+    "print(json.dumps([sys.executable,list(sys.version_info[:3]),sys.implementation.cache_tag,platform.machine(),sys.path,"
+    "os.path.exists(os.path.join(sysconfig.get_path('include'),'Python.h'))]))"
 )
 _START_S = 20.0
 
@@ -82,12 +90,22 @@ def read_python(host: Host, path: str) -> Python:
     if path == sys.executable and isinstance(host, LocalHost):
         # one process less: the result is known here
         ran = CommandResult(
-            0, json.dumps([path, list(sys.version_info[:3]), sys.implementation.cache_tag, host.fact("machine"), sys.path])
+            0,
+            json.dumps(
+                [
+                    path,
+                    list(sys.version_info[:3]),
+                    sys.implementation.cache_tag,
+                    host.fact("machine"),
+                    sys.path,
+                    host.exists(f"{sysconfig.get_path('include')}/Python.h"),
+                ]
+            ),
         )
     else:
         ran = host.run((path, "-c", _ASK), limit_s=_START_S)
     try:
-        executable, version, tag, machine, places = json.loads(ran.out.strip().splitlines()[-1])
+        executable, version, tag, machine, places, *more = json.loads(ran.out.strip().splitlines()[-1])
     except (ValueError, IndexError, TypeError):
         words = ran.err.strip().splitlines()
         why = (
@@ -96,7 +114,15 @@ def read_python(host: Host, path: str) -> Python:
         return Python(path, problem=f"{path} {why}")
     packages = (*_packages(host, places, machine), *_conda_packages(host, path))
     names = {n for p in places for n in ("pip",) if host.exists(f"{p}/{n}")}
-    return Python(executable or path, tuple(version), tag, machine, packages, has_pip="pip" in names)
+    return Python(
+        executable or path,
+        tuple(version),
+        tag,
+        machine,
+        packages,
+        has_pip="pip" in names,
+        headers=bool(more[0]) if more else None,
+    )
 
 
 def _packages(host: Host, places: Iterable[str], machine: str) -> Iterable[Package]:

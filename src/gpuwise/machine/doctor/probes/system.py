@@ -140,7 +140,43 @@ def read_docker(host: Host) -> Docker:
         runtime_missing=missing,
         toolkit=host.which("nvidia-ctk") or host.which("nvidia-container-runtime"),
         cdi=cdi,
+        desktop=_uses_desktop(host),
+        no_cgroups=bool(re.search(r"^\s*no-cgroups\s*=\s*true", host.read(_TOOLKIT_FILE) or "", re.MULTILINE)),
     )
+
+
+_TOOLKIT_FILE = "/etc/nvidia-container-runtime/config.toml"
+
+
+def _uses_desktop(host: Host) -> bool:
+    """Whether Docker's command line speaks to Docker Desktop: the context of its configuration."""
+    try:
+        configuration = _object(json.loads(host.read(f"{host.environment.get('HOME', '')}/.docker/config.json") or "{}"))
+    except ValueError:
+        return False
+    return configuration.get("currentContext") == "desktop-linux"
+
+
+def without_execution(host: Host) -> tuple[str, ...]:
+    """Folders of temporary files and caches whose file system is mounted noexec."""
+    mounts: dict[str, bool] = {}
+    for line in (host.read("/proc/mounts") or "").splitlines():
+        words = line.split(" ")
+        if len(words) > 3:
+            mounts[words[1]] = "noexec" in words[3].split(",")
+    folders = (host.environment.get("TMPDIR") or "/tmp", host.environment.get("HOME") or "/root")
+    return tuple(f for f in dict.fromkeys(folders) if mounts.get(_mount_of(f, mounts)))
+
+
+def _mount_of(folder: str, mounts: Mapping[str, bool]) -> str:
+    """The mount that ``folder`` is on: the longest that it begins with."""
+    return max((m for m in mounts if f"{folder}/".startswith(m.rstrip("/") + "/")), key=len, default="")
+
+
+def compilers(host: Host) -> tuple[str, ...]:
+    """The C compilers that Triton and extensions would use."""
+    named = host.environment.get("CC", "").split(" ")[0]
+    return tuple(c for c in (named, "cc", "gcc", "clang") if c and (host.which(c) or host.exists(c)))
 
 
 def read_toolkits(host: Host, *, ask_nvcc: bool) -> tuple[Toolkit, ...]:
