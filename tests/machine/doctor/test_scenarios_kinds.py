@@ -17,7 +17,7 @@ from .test_scenarios_container import container, wsl
 from .test_scenarios_issues import logged
 from .test_scenarios_no_framework import driver
 from .test_scenarios_public import CU128, HIP, OLLAMA, SEES
-from .test_scenarios_trials import BUS, imports, with_packages
+from .test_scenarios_trials import BUS, amd_card, imports, with_packages
 
 GB10 = NullCard("GB10", identity={"compute_capability": (12, 1), "unified_memory": True})
 ON_GB10 = torch("2.9.0+cu130", "13.0", CU128, devices=[(12, 1)])
@@ -167,6 +167,20 @@ FAULTY: dict[str, tuple[Callable[[], ScriptedMachine], str, tuple[str, ...]]] = 
         lambda: with_packages([SEES], onnxruntime_gpu="1.18.0"),
         "onnxruntime-other-cuda",
         ("'onnxruntime-gpu>=1.19'",),
+    ),
+    "llama.cpp for Vulkan without a driver for it": (
+        lambda: amd_card(
+            [],
+            files={"/.dockerenv": "", "/dev/dri/renderD128": "", "/app/libggml-vulkan.so": ""},
+            paths={"llama-server": "/app/llama-server"},
+        ),
+        "vulkan-no-driver",
+        ("mesa-vulkan-drivers",),
+    ),
+    "ollama and a card that its ROCm does not know": (
+        lambda: amd_card([], "RX 6700 XT", "gfx1031", files={"/dev/kfd": "", "/dev/dri/renderD128": ""}, paths=OLLAMA),
+        "ollama-lacks-card",
+        ("HSA_OVERRIDE_GFX_VERSION=10.3.0",),
     ),
     "xformers for another PyTorch": (
         lambda: scripted_machine(answers=[SEES]).but(files=pins("xformers", "0.0.28", "2.5.0")),

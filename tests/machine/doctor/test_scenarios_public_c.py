@@ -45,6 +45,12 @@ def needs(name: str, version: str, torch_version: str) -> dict[str, str]:
     return {f"{site}/{name}-{version}.dist-info/METADATA": f"Name: {name}\nRequires-Dist: torch=={torch_version}\n\n"}
 
 
+def llama_cpp(version: str, *, gpu: bool) -> Answer:
+    """What llama-cpp-python answers: whether it was built for a GPU."""
+    lines = [{"stage": "build", "version": version}, {"stage": "done", "available": gpu}]
+    return answer("llama-cpp-python", version, lines, package="llama_cpp_python")
+
+
 def small_shm(cards: tuple[str, ...], said: Answer) -> ScriptedMachine:
     return container(scripted_machine(cards=cards, answers=[said])).but(space=SMALL)
 
@@ -140,11 +146,21 @@ FAULTY: dict[str, tuple[Callable[[], ScriptedMachine], tuple[str, ...]]] = {
         ("gpu-no-address-space",),
     ),
     "ggml-org/llama.cpp#6898: llama-cpp-python without CUDA": (
-        lambda: with_packages([torch("2.2.2+cu121", "12.1", CU124, devices=[(8, 9)])], llama_cpp_python="0.2.64"),
+        lambda: with_packages([torch("2.2.2+cu121", "12.1", CU124, devices=[(8, 9)]), llama_cpp("0.2.64", gpu=False)]),
         ("llama-cpp-python-cpu-only",),
     ),
     "ggml-org/llama.cpp#17761: an image for Vulkan without the libraries of its driver": (
-        lambda: amd_card([], files={"/.dockerenv": "", "/dev/dri/renderD128": "", "/dev/dri/card0": ""}, paths=SERVER),
+        lambda: amd_card(
+            [],
+            files={
+                "/.dockerenv": "",
+                "/dev/dri/renderD128": "",
+                "/dev/dri/card0": "",
+                "/app/libggml-vulkan.so": "",
+                "/usr/share/vulkan/icd.d/radeon_icd.x86_64.json": "",
+            },
+            paths=SERVER,
+        ),
         ("vulkan-no-device",),
     ),
     "intel/linux-npu-driver#74: the user may not open the NPU": (
@@ -287,10 +303,20 @@ FAULTY: dict[str, tuple[Callable[[], ScriptedMachine], tuple[str, ...]]] = {
         ("uvm-missing", "container-no-uvm"),
     ),
 }
-UNSEEN: dict[str, str] = {}
+UNSEEN = {
+    "ggml-org/llama.cpp#17761: an image for Vulkan without the libraries of its driver": "Vulkan itself is not asked",
+    "Dao-AILab/flash-attention#2168: xformers 0.0.30 has no code for an RTX 5090": "no product of xformers is tried",
+    "ollama/ollama#4099: ollama has no code for gfx1103": "an ollama of 2024, whose version is not read: today's has it",
+}
 """Stories whose cause is not found yet, and why."""
 HEALTHY: dict[str, Callable[[], ScriptedMachine]] = {
     "a program that sees its card": lambda: scripted_machine(answers=[SEES_ADA]).but(paths=SERVER),
+    "llama-cpp-python built for the GPU": lambda: scripted_machine(answers=[llama_cpp("0.3.16", gpu=True)]),
+    "llama.cpp for Vulkan with a driver": lambda: amd_card(
+        [],
+        files={"/dev/dri/renderD128": "", "/app/libggml-vulkan.so": "", "/usr/share/vulkan/icd.d/radeon_icd.json": ""},
+        paths=SERVER,
+    ),
     "a virtual card of another name": lambda: scripted_machine(cards=(NullCard("A40"),), answers=[driver()]),
 }
 

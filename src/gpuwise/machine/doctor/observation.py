@@ -338,6 +338,10 @@ class Machine:
     """Status of the licence of a virtual GPU (``nvidia-smi -q``); None where there is no virtual GPU."""
     programs: tuple[str, ...] = ()
     """Programs here that compute on GPUs without a framework of Python: ``ollama``, ``llama-server``."""
+    backends: tuple[str, ...] = ()
+    """Libraries of llama.cpp beside them, each for one way to a GPU: ``cuda``, ``hip``, ``vulkan``; empty: not known."""
+    vulkan_drivers: tuple[str, ...] = ()
+    """Descriptions of Vulkan drivers in the folders where its loader looks."""
     level_zero: str | None = None
     """Path of Intel's driver for Level Zero (libze_intel_gpu), in the distributions' folders."""
     mig_instances: Mapping[int, int] = field(default_factory=dict[int, int])

@@ -41,7 +41,9 @@ def _hip_cards(m: Machine) -> list[Card]:
 def _uses_hip(m: Machine) -> bool:
     """Whether something here computes by ROCm: PyTorch built for it, or a program that is no framework of Python."""
     torch = m.framework("torch")
-    return bool(torch.answer.get("hip")) if torch is not None else bool(m.programs)
+    if torch is not None:
+        return bool(torch.answer.get("hip"))
+    return bool(m.programs) and (not m.backends or "hip" in m.backends)
 
 
 def visible_devices(m: Machine) -> Iterator[Finding]:
@@ -89,6 +91,31 @@ def _hidden(m: Machine, name: str, problem: str, title: str, answer: str, why: s
         (Fix("Take it away; look in ~/.bashrc and the job script for where it is set", (f"unset {name}",)),),
         fixes.check_torch(m),
         hides=(SEES_NONE,),
+    )
+
+
+def vulkan(m: Machine) -> Iterator[Finding]:
+    """A llama.cpp that reaches GPUs by Vulkan alone, where no driver for Vulkan is installed."""
+    if m.backends != ("vulkan",) or m.vulkan_drivers or m.system.platform != "linux":
+        return
+    family = fixes.os_family(m)
+    install = family.install if family else "# install:"
+    nvidia = bool(m.nvidia_cards)
+    run = "docker run --rm --gpus all -e NVIDIA_DRIVER_CAPABILITIES=compute,utility,graphics IMAGE"
+    yield Finding(
+        "vulkan-no-driver",
+        Severity.BLOCKER,
+        "llama.cpp is built for Vulkan, and no Vulkan driver is installed",
+        (f"{m.programs[0]} with libggml-vulkan.so", "no driver in /usr/share/vulkan/icd.d and /etc/vulkan/icd.d"),
+        "`ggml_vulkan: No devices found`: it then computes on the processor.",
+        (
+            Fix("Start the container with the graphics part of the driver", (run,), "host")
+            if nvidia and m.system.container
+            else Fix("Install the drivers and what they need", (f"{install} mesa-vulkan-drivers libglvnd0 libegl1",)),
+        ),
+        "vulkaninfo --summary",
+        hides=("amd-no-kfd", "amd-no-dri", "intel-no-runtime"),
+        sources=("vulkan-loader",),
     )
 
 
@@ -219,6 +246,32 @@ def amd_architecture(m: Machine) -> Iterator[Finding]:
         fixes.check_torch(m),
         tuple(c.identity.index for c in out),
         hides=("torch-sees-no-gpu", "torch-run-fails", "torch-crashes"),
+    )
+
+
+_OF_OLLAMA = "gfx908 gfx90a gfx942 gfx950 gfx1010 gfx1012 gfx1030 gfx1100 gfx1101 gfx1102 gfx1103 gfx1150 gfx1151 gfx1200 gfx1201"
+"""AMD's chips that ollama's ROCm holds code for (docs.ollama.com/gpu, 30 November 2026)."""
+
+
+def ollama_architecture(m: Machine) -> Iterator[Finding]:
+    """AMD's cards that ollama's ROCm holds no code for."""
+    cards = [c for c in _hip_cards(m) if (c.identity.architecture or "").startswith("gfx")]
+    out = [c for c in cards if c.identity.architecture not in _OF_OLLAMA.split()]
+    if "ollama" not in m.programs or not out or len(out) < len(cards) or _OVERRIDE in m.environment:
+        return
+    chip = str(out[0].identity.architecture)
+    stand_in = next((version for begin, version in _STAND_INS.items() if chip.startswith(begin)), None)
+    vulkan_fix = Fix("Have it use Vulkan: install its driver", ("sudo apt-get install -y mesa-vulkan-drivers",))
+    fix = Fix(f"Have it run the code of {stand_in}, which is nearly the same", (f"export {_OVERRIDE}={stand_in}",))
+    yield Finding(
+        "ollama-lacks-card",
+        Severity.NOTE if m.vulkan_drivers else Severity.LIMIT,
+        f"ollama's ROCm holds no code for {out[0].identity.name} ({chip})",
+        (f"for: {_OF_OLLAMA}",),
+        "It goes on with Vulkan where a driver for that is installed, else with the processor, and reports no error.",
+        (*((fix,) if stand_in else ()), vulkan_fix),
+        "ollama ps  # PROCESSOR: GPU",
+        sources=("ollama-gpus",),
     )
 
 

@@ -55,14 +55,15 @@ def lost_devices(m: Machine) -> Iterator[Finding]:
     """Devices that fell off the bus, by their state or by the kernel's log."""
     fallen = [x for x in m.xids if x.code == FALLEN_OFF]
     # newer drivers write it without the number
-    said = tuple(line for line in m.kernel_log if "has fallen off the bus" in line)
+    said = tuple(line for line in m.kernel_log if "fallen off the bus" in line)
     unreachable = [
         c
         for c in m.nvidia_cards
         if (c.sample and c.sample.state is State.LOST) or any(same_bus(x.pci_bus_id, c.identity.pci_bus_id) for x in fallen)
     ]
     others = [c for c in m.cards if c not in unreachable]
-    if not unreachable and not ((fallen or said) and not m.nvidia_cards):
+    fewer = not m.nvidia_cards or len(m.nvidia_cards) < len(m.pci_of(NVIDIA))
+    if not unreachable and not ((fallen or said) and fewer):
         return
     names = tuple(
         f"GPU {c.identity.index} {c.identity.name}: {(c.sample.error if c.sample else None) or 'lost'}" for c in unreachable

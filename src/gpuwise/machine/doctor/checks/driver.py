@@ -423,7 +423,8 @@ _LOGGED: tuple[tuple[str, str, str, Fix], ...] = (
         Fix("Switch off and plug the power cables of the card in, each to a plug of its own of the supply", where="person"),
     ),
     (
-        r"BAR\d? is 0M|PCI I/O region assigned to your NVIDIA device is invalid|BAR \d.*(can't assign|failed to assign|no space)",
+        r"BAR\d? is 0M|PCI I/O region assigned to your NVIDIA device is invalid|"
+        r"(BAR \d|bridge window).*(can't assign|failed to assign|no space)",
         "gpu-no-address-space",
         "The firmware gave a GPU no addresses",
         Fix(

@@ -13,7 +13,18 @@ from gpuwise.machine.doctor.observation import DRIVER, Card, Framework, Machine,
 
 LAST_FOR_GLIBC_2_17 = "2.5.1"
 """PyTorch's wheels since 2.6 are manylinux_2_28 (pytorch/pytorch, issue 123649)."""
-NAMES = {"torch": "PyTorch", "tensorflow": "TensorFlow", "jax": "JAX", "cupy": "CuPy", DRIVER: "The driver's CUDA library"}
+NAMES = {
+    "torch": "PyTorch",
+    "tensorflow": "TensorFlow",
+    "jax": "JAX",
+    "cupy": "CuPy",
+    "llama-cpp-python": "llama-cpp-python",
+    DRIVER: "The driver's CUDA library",
+}
+
+
+_MODULES = {"llama-cpp-python": "llama_cpp"}
+"""Frameworks whose module has another name."""
 
 
 def broken_frameworks(m: Machine) -> Iterator[Finding]:
@@ -22,6 +33,7 @@ def broken_frameworks(m: Machine) -> Iterator[Finding]:
         if f.outcome not in ("hang", "crash", "error"):
             continue
         name, stage = NAMES[f.name], _stage(f)
+        module = _MODULES.get(f.name, f.name)
         again = _again(m, f)
         if f.outcome == "hang":
             yield Finding(
@@ -35,7 +47,7 @@ def broken_frameworks(m: Machine) -> Iterator[Finding]:
                     Fix(
                         "See where it waits",
                         (
-                            f"{m.python.path if m.python else 'python'} -X faulthandler -X importtime -c 'import {f.name}'",
+                            f"{m.python.path if m.python else 'python'} -X faulthandler -X importtime -c 'import {module}'",
                             "sudo dmesg | tail -20",
                         ),
                     ),
@@ -281,6 +293,29 @@ def cupy(m: Machine) -> Iterator[Finding]:
             )
 
 
+_GGML = {"nvidia": "GGML_CUDA", "amd": "GGML_HIP", "intel": "GGML_VULKAN"}
+"""Vendor -> the option of llama.cpp's build for its GPUs (llama-cpp-python, supported backends)."""
+
+
+def llama_cpp(m: Machine) -> Iterator[Finding]:
+    """llama-cpp-python built for the processor alone, as the package index has it."""
+    f = m.framework("llama-cpp-python")
+    vendor = next((c.identity.vendor for c in m.cards if c.has_own_memory and c.identity.vendor in _GGML), None)
+    if f is None or f.outcome != "ok" or f.available is not False or vendor is None:
+        return
+    install = fixes.pip_install(m, "--force-reinstall", "--no-cache-dir", "llama-cpp-python")
+    yield Finding(
+        "llama-cpp-python-cpu-only",
+        _severity(m, f),
+        "The installed llama-cpp-python is built without a GPU",
+        (f"llama-cpp-python {f.answer.get('version')}: llama_supports_gpu_offload() is False",),
+        "`n_gpu_layers` has no effect, and nothing says so: the package index has a build for the processor.",
+        (Fix("Build it for this GPU, which needs the vendor's toolkit", (f'CMAKE_ARGS="-D{_GGML[vendor]}=on" {install}',)),),
+        _import(m, f),
+        sources=("llama-cpp-python",),
+    )
+
+
 def toolkit(m: Machine) -> Iterator[Finding]:
     """A toolkit in the shell's path of a CUDA family that the driver does not run: affects only code that the user compiles."""
     vendor = m.vendor("nvidia")
@@ -359,5 +394,6 @@ def _import(m: Machine, f: Framework) -> str:
         "tensorflow": "import tensorflow as t; print(t.config.list_physical_devices())",
         "jax": "import jax; print(jax.devices())",
         "cupy": "import cupy; print(cupy.ones(3).sum())",
+        "llama-cpp-python": "import llama_cpp; print(llama_cpp.llama_supports_gpu_offload())",
     }[f.name]
     return f'{python} -c "{what}"'

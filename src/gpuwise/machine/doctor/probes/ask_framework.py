@@ -202,6 +202,14 @@ def ask_cupy() -> None:
     say(stage="done", ran=try_on([(i, i) for i in range(count)], product))
 
 
+def ask_llama_cpp() -> None:
+    """Report on llama-cpp-python: whether it was built for a GPU of any kind."""
+    llama_cpp: Any = importlib.import_module("llama_cpp")
+
+    say(stage="build", version=llama_cpp.__version__, file=llama_cpp.__file__)
+    say(stage="done", available=bool(llama_cpp.llama_supports_gpu_offload()))
+
+
 def ask_driver() -> None:
     """Report on CUDA's driver library, as programs without Python start it (ollama, llama.cpp): ``cuInit``."""
     ctypes: Any = importlib.import_module("ctypes")
@@ -249,7 +257,14 @@ def main(name: str, *others: str) -> None:
         if name == "libraries":
             ask_libraries(others)
             return
-        {"torch": ask_torch, "tensorflow": ask_tensorflow, "jax": ask_jax, "cupy": ask_cupy, "driver": ask_driver}[name]()
+        {
+            "torch": ask_torch,
+            "tensorflow": ask_tensorflow,
+            "jax": ask_jax,
+            "cupy": ask_cupy,
+            "llama-cpp-python": ask_llama_cpp,
+            "driver": ask_driver,
+        }[name]()
     except BaseException as error:  # noqa: BLE001
         say(failed=words(error))
         sys.exit(1)

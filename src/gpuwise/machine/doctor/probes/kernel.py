@@ -28,7 +28,7 @@ _MODULE_FOLDERS = ("updates/dkms", "updates", "extra", "extra/nvidia", "kernel/d
 _LIBRARY = re.compile(r"lib(?:cuda|nvidia-ml)\.so\.(\d{3,4}\.\d+(?:\.\d+)?)")
 _LOG_WORDS = re.compile(
     r"NVRM|nvidia|nouveau|amdgpu|kfd|PM: suspend|Key was rejected|module verification failed|Required key|is rejected|"
-    r"PCIe Bus Error|Out of memory: Killed process",
+    r"can't assign; no space|failed to assign|fallen off the bus|PCIe Bus Error|Out of memory: Killed process",
     re.IGNORECASE,
 )
 _XID = re.compile(r"NVRM: Xid \((?:PCI:)?([0-9A-Fa-f:.]+)\): (\d{1,6}),?\s*(.*)")

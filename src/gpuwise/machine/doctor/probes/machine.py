@@ -180,6 +180,8 @@ def _linux_side(host: Host, machine: Machine) -> Machine:
             host, filter(None, (*of_driver, modules.nvml_library, modules.cuda_library)), system.machine
         ),
         mig_instances=instances,
+        backends=probe_system.backends(host, machine.programs),
+        vulkan_drivers=probe_system.vulkan_drivers(host),
         kernel_words=tuple((host.read("/proc/cmdline") or "").split()),
         compilers=probe_system.compilers(host),
         without_execution=probe_system.without_execution(host),

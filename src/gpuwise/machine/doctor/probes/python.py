@@ -16,6 +16,7 @@ FRAMEWORKS: Mapping[str, tuple[str, ...]] = {
     "tensorflow": ("tensorflow", "tensorflow-cpu", "tensorflow-gpu", "tf-nightly", "tensorflow-rocm"),
     "jax": ("jax",),
     "cupy": ("cupy", "cupy-cuda11x", "cupy-cuda12x", "cupy-cuda13x", "cupy-rocm-5-0", "cupy-rocm-6-0", "cupy-rocm-7-0"),
+    "llama-cpp-python": ("llama-cpp-python",),
 }
 """Framework -> distributions that bring it."""
 
@@ -59,7 +60,7 @@ LIBRARIES: Mapping[str, str] = {
 """Distribution -> module, of what training and serving import beside torch; the compiled part where the package loads it late."""
 _INTERESTING = re.compile(
     r"torch|pytorch-triton.*|tensorflow.*|tf-nightly|jax(lib)?|jax-(cuda|rocm).*|cupy.*|nvidia-.*|"
-    r"cuda-(python|bindings|toolkit)|tensorrt.*|numba(-cuda)?|ctranslate2|onnxruntime(-gpu)?|pytorch|numpy|flashinfer-(cubin|jit-cache)|"
+    r"cuda-(python|bindings|toolkit)|tensorrt.*|numba(-cuda)?|ctranslate2|onnxruntime(-gpu)?|pytorch|numpy|llama-cpp-python|flashinfer-(cubin|jit-cache)|"
     + "|".join(LIBRARIES)
 )
 _PINNED = ("torch", "torchvision", "torchaudio", "xformers", "vllm", "jax-cuda12-plugin", "jax-cuda13-plugin")

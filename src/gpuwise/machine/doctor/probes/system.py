@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import cast
 
 from gpuwise.machine.devices.control_groups import engines_of, read_limits
@@ -171,6 +171,19 @@ def without_execution(host: Host) -> tuple[str, ...]:
 def _mount_of(folder: str, mounts: Mapping[str, bool]) -> str:
     """The mount that ``folder`` is on: the longest that it begins with."""
     return max((m for m in mounts if f"{folder}/".startswith(m.rstrip("/") + "/")), key=len, default="")
+
+
+def backends(host: Host, programs: Iterable[str]) -> tuple[str, ...]:
+    """Ways to a GPU that llama.cpp has libraries for, in the folder of a program here (``libggml-vulkan.so``)."""
+    folders = dict.fromkeys((host.which(name) or "").rpartition("/")[0] for name in programs)
+    found = (re.match(r"libggml-(cuda|hip|vulkan|sycl)\.so", name) for folder in folders if folder for name in host.names(folder))
+    return tuple(dict.fromkeys(match[1] for match in found if match))
+
+
+def vulkan_drivers(host: Host) -> tuple[str, ...]:
+    """Descriptions of drivers (ICDs) in the folders of the Vulkan loader, without those of a processor."""
+    folders = ("/usr/share/vulkan/icd.d", "/etc/vulkan/icd.d", "/usr/local/share/vulkan/icd.d")
+    return tuple(n for folder in folders for n in host.names(folder) if n.endswith(".json") and not n.startswith("lvp"))
 
 
 def compilers(host: Host) -> tuple[str, ...]:
