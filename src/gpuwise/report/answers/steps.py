@@ -451,7 +451,7 @@ def _faster(place: At) -> Iterator[Section]:
 
 
 def _several(place: At) -> Iterator[Section]:
-    """The same batch on each of several GPUs."""
+    """The same batch on each of several GPUs, those that were asked for first."""
     if len(place.value or ()) < 2:
         return
     columns = [Column("GPUs"), Column("how", words=True, leaves=1), Column("a step"), Column("samples/s"), Column("efficiency")]
@@ -468,7 +468,7 @@ def _several(place: At) -> Iterator[Section]:
                 Cell(s["memory_bytes"], mark="bad" if s["fits"].value is False else ""),
             ]
         )
-        for s in place
+        for s in sorted(place, key=lambda s: -s["n"].number)
     ]
     yield Section("scaling", PLAN["scaling"], [Table(PLAN["scaling"], columns, rows)], first=True)
 

@@ -10,8 +10,8 @@ from gpuwise.workload.convnet import IMAGE_CHANNELS, convolutions, last_channels
 
 
 def make_step(batch: int = 64, net: str = "resnet-50") -> Callable[[], None]:
-    """The step of the network with id ``net``: mixed precision, channels-last images, SGD with momentum, as ``training_table``
-    has it."""
+    """The step of the network with id ``net``: mixed precision (fp16 and a scaled loss where the GPU lacks bf16), channels-last
+    images, SGD with momentum, as ``training_table`` has it."""
     import torch
     from torch.nn import functional
 
@@ -20,12 +20,15 @@ def make_step(batch: int = 64, net: str = "resnet-50") -> Callable[[], None]:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     images = torch.randn(batch, IMAGE_CHANNELS, of.pixels, of.pixels, device="cuda").to(memory_format=torch.channels_last)
     labels = torch.randint(of.n_classes, (batch,), device="cuda")
+    half = torch.bfloat16 if torch.cuda.is_bf16_supported(including_emulation=False) else torch.float16
+    scaler = torch.amp.GradScaler("cuda", enabled=half == torch.float16)
 
     def step() -> None:
-        with torch.autocast("cuda", dtype=torch.bfloat16):
+        with torch.autocast("cuda", dtype=half):
             loss = functional.cross_entropy(model(images), labels)
-        loss.backward()  # pyright: ignore[reportUnknownMemberType]
-        optimizer.step()  # pyright: ignore[reportUnknownMemberType]
+        scaler.scale(loss).backward()  # pyright: ignore[reportUnknownMemberType]
+        scaler.step(optimizer)  # pyright: ignore[reportUnknownMemberType]
+        scaler.update()
         optimizer.zero_grad(set_to_none=True)
 
     return step
