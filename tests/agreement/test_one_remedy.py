@@ -31,7 +31,8 @@ def options(name: str, before: Any, after: Any) -> list[str]:
     """The options of ``fit`` that lead from one strategy to another; the stack where the remedy's name gives one."""
     words = [f"--stack={after['stack']}"] if f"(stack {after['stack']})" in name else []
     for field in ("precision", "tp", "pp", "cp", "ep", "micro_batch", "sharding", "recompute", "recompute_every", "optimizer"):
-        if after[field] != before[field] or (field == "recompute" and after["quantized_base"]):
+        left_open = (field == "recompute" and after["quantized_base"]) or (field == "sharding" and after["dp"] > 1)
+        if after[field] != before[field] or left_open:
             words.append(f"--{field.replace('_', '-')}={after[field]}")
     adapters = after["lora_rank"] and not before["lora_rank"]
     if after["quantized_base"] and not before["quantized_base"]:

@@ -93,12 +93,23 @@ def test_adapters_on_four_bits_fit_a_24_gib_card_at_2k() -> None:
 
 
 def test_sharding_is_a_remedy_where_there_are_ranks() -> None:
-    answer = make_fit("llama-3.1-8b", "8xA100-SXM-80GB")
+    answer = make_fit("llama-3.1-8b", "8xA100-SXM-80GB", Wishes(fixed={"sharding": "none"}))
     assert not answer.fits
     sharded = {r.name.split()[0]: r for r in answer.remedies or () if r.name.startswith("zero")}
     assert set(sharded) == {"zero1", "zero2", "zero3"}
     assert sharded["zero1"].saved_bytes < sharded["zero2"].saved_bytes < sharded["zero3"].saved_bytes
     assert sharded["zero3"].fits
+
+
+def test_the_mildest_sharding_that_fits_is_taken_where_it_is_open() -> None:
+    """No GPU of 80 GB holds whole copies of an 8B model's states; the sharding that does changes nothing in the training."""
+    answer = make_fit("llama-3.1-8b", "8xA100-SXM-80GB")
+    assert answer.fits and answer.estimate.strategy.sharding == "zero2"
+    milder = make_fit("llama-3.1-8b", "8xA100-SXM-80GB", Wishes(fixed={"sharding": "zero1"}))
+    assert milder.estimate.fit_probability < 0.9 <= answer.estimate.fit_probability
+    assert make_fit("gpt2", "8xA100-SXM-80GB").estimate.strategy.sharding == "none"
+    least = make_fit("llama-3.1-405b", "8xA100-SXM-80GB")
+    assert not least.fits and least.estimate.strategy.sharding == "zero3"
 
 
 def test_a_layout_that_cannot_be_is_refused() -> None:

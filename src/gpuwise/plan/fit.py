@@ -37,6 +37,8 @@ from gpuwise.workload.strategy import Strategy
 
 LARGEST_MICRO_BATCH = 256
 """Sizes of micro-batches that are tried."""
+STRICTER = ("zero1", "zero2", "zero3")
+"""Shardings over all data-parallel ranks, the mildest first."""
 WORTH = 0.005
 """Share of the device's memory below which a saving is not shown."""
 
@@ -84,12 +86,10 @@ def _at_level(goal: Goal, tuned: Fit[TrainingEstimate]) -> Fit[TrainingEstimate]
 def _tuned_fit(goal: Goal, today: datetime.date | None) -> Fit[TrainingEstimate]:
     """The answer with its times as the stack's authors reach."""
     cluster = goal.cluster
-    plain = completed(goal, goal.bases[0])
-    try:
-        check_strategy(setting_of(goal, plain), plain)
-    except LayoutError as error:
-        raise _with_batch(goal, plain, error) from None
-    baseline = estimate_all(goal, [plain])[0]
+    baseline = _plain(goal)
+    plain = baseline.strategy
+    if plain.sharding != completed(goal, goal.bases[0]).sharding:
+        goal = replace(goal, assumed=(*goal.assumed, f"sharding {plain.sharding}, the mildest that fits"))
     singles = _remedies(goal, baseline)
     if baseline.fits:
         return Fit(goal, cluster, baseline, singles, micro_batch=_largest(goal, plain), seq_len=_longest(goal, plain))
@@ -100,6 +100,22 @@ def _tuned_fit(goal: Goal, today: datetime.date | None) -> Fit[TrainingEstimate]
 
     bigger, more = tuple(larger_hardware(cluster, day, on)), tuple(islice(enough_accelerators(goal, day), 1))
     return Fit(goal, cluster, baseline, singles, _together(goal, baseline, singles), bigger, more)
+
+
+def _plain(goal: Goal) -> TrainingEstimate:
+    """The plainest layout: whole copies of the states on each of several GPUs where they surely fit, or where that is asked for,
+    else the mildest sharding that does, or the strictest. Raises LayoutError where none is legal."""
+    plain = completed(goal, goal.bases[0])
+    is_open = plain.dp > 1 and "sharding" not in goal.wishes.fixed
+    layouts = [plain, *(s for s in (plain.with_(sharding=name) for name in STRICTER) if is_open and s != plain)]
+    legal = [s for s in layouts if _is_legal(goal, s)]
+    if not legal:
+        try:
+            check_strategy(setting_of(goal, plain), plain)
+        except LayoutError as error:
+            raise _with_batch(goal, plain, error) from None
+    made = estimate_all(goal, legal)
+    return next((e for e in made if _surely(goal, e)), min(made, key=lambda e: e.needed_bytes.expected))
 
 
 def _with_batch(goal: Goal, plain: Strategy, error: LayoutError) -> LayoutError:

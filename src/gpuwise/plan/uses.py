@@ -13,7 +13,7 @@ from gpuwise.errors import GpuwiseError, InputError, UnpredictableError
 from gpuwise.facts.hardware.systems import Cluster
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.plan.document import estimate_document
-from gpuwise.plan.fit import on_its_stack
+from gpuwise.plan.fit import STRICTER, on_its_stack
 from gpuwise.plan.goal import LORA_RANK, Goal, Wishes, make_goal
 from gpuwise.plan.space.rules import check_strategy
 from gpuwise.plan.space.search import completed, estimate_all, setting_of
@@ -32,7 +32,7 @@ ADAPTERS = (Wishes(lora_rank=LORA_RANK), Wishes(lora_rank=LORA_RANK, quantized_b
 """16-bit frozen weights, then 4-bit ones."""
 LIGHTER: tuple[dict[str, Any], ...] = (
     {},
-    {"sharding": "zero3"},
+    *({"sharding": name} for name in STRICTER),
     {"recompute": "full", "fused_loss": True},
     {"sharding": "zero3", "recompute": "full", "fused_loss": True},
 )

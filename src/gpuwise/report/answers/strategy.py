@@ -30,13 +30,17 @@ def option_query(strategy: At) -> dict[str, str]:
 
 
 def differences(strategy: At, other: At) -> dict[str, str] | None:
-    """The options that lead from one strategy to the other; None where something differs that no option gives."""
+    """The options that lead from one strategy to the other, and its sharding in any case: left open it follows what fits. None
+    where something differs that no option gives."""
     before: dict[str, Any] = strategy.value or {}
     after: dict[str, Any] = other.value or {}
     handled = {*ASKED, "lora_rank", "global_batch", "master_weights"}
     if any(before.get(k) != after.get(k) for k in {*before, *after} - handled):
         return None
     was, now = option_query(strategy), option_query(other)
+    if after.get("dp", 1) > 1:
+        now["sharding"] = str(after["sharding"])
+        was.pop("sharding", None)
     return {k: v for k, v in now.items() if was.get(k) != v} if set(was) <= set(now) else None
 
 

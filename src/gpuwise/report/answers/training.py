@@ -80,10 +80,11 @@ def _unless(d: At) -> str:
 
 
 def _same_training(d: At) -> At | None:
-    """The first change that surely makes it fit and still trains the same weights."""
+    """The fastest change that surely makes it fit and still trains the same weights, with the same numbers where one does."""
     adapts, least = bool(d["strategy"]["lora_rank"].value), 1 - d["risk"].number
-    alike = (r for r in d["combinations"] if bool(r["strategy"]["lora_rank"].value) == adapts)
-    return next((r for r in alike if r["fit_probability"].number >= least), None)
+    alike = [r for r in d["combinations"] if bool(r["strategy"]["lora_rank"].value) == adapts]
+    sure = [r for r in alike if r["fit_probability"].number >= least]
+    return next((r for r in sure if r["kind"].value == UNCHANGED), next(iter(sure), None))
 
 
 def held(place: At, limit: float) -> At:
@@ -269,13 +270,15 @@ def _gpus(d: At) -> Iterator[Section]:
         yield Section("gpus", TITLES["gpus"], [Table(TITLES["gpus"], columns, rows)])
 
 
+UNCHANGED = "same training"
+"""Kind of the changes that leave the numbers of a training as they are."""
 PLAN_TOO = "How long and how much"
 
 
 def _next(d: At) -> Command | None:
     """The first way that options give, at best one that trains the same weights; of what fits, its plan."""
     if d["fits"].value:
-        return Command(PLAN_TOO, command="plan", drops=("for",))
+        return Command(PLAN_TOO, command="plan")
     same = _same_training(d)
     for r in (*([] if same is None else [same]), *d["combinations"]):
         sets = differences(d["strategy"], r["strategy"])
@@ -283,7 +286,7 @@ def _next(d: At) -> Command | None:
             return Command(f"Take {_short(r['name'].text)}", sets=sets)
     for name in ("more", "bigger"):
         for o in d[name]:
-            return Command(f"On {o['cluster']['label'].text}", command="plan", sets={"on": _on(o["cluster"])}, drops=("for",))
+            return Command(f"On {o['cluster']['label'].text}", command="plan", sets={"on": _on(o["cluster"])})
     return None
 
 
