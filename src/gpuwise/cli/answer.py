@@ -176,7 +176,7 @@ def _some(sentences: Sequence[str], most: int) -> str:
 
 
 def _options(parts: Sequence[Section]) -> str:
-    return " ".join(f"--{p.name}" for p in parts)
+    return " ".join(dict.fromkeys(f"--{p.name}" for p in parts))
 
 
 def _is_cut(part: Section, rows: int) -> bool:

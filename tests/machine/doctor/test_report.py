@@ -11,12 +11,15 @@ from pathlib import Path
 
 import pytest
 
+from gpuwise.cli.answer import text
 from gpuwise.facts.sources import sources
 from gpuwise.machine.doctor.checks.table import CHECKS, examine, verdict_of
 from gpuwise.machine.doctor.finding import Finding, Fix, Severity, Verdict
 from gpuwise.machine.doctor.images import compose, dockerfile
 from gpuwise.machine.doctor.report import Diagnosis, diagnose, document, fix_plan, summary
 from gpuwise.machine.doctor.share import redact, share_text
+from gpuwise.report.answers.machine import doctor_answer
+from gpuwise.text import capital
 from studies.scripted_machine import ScriptedMachine, scripted_machine, torch
 
 CU130 = "sm_75 sm_80 sm_86 sm_90 sm_100 sm_120"
@@ -48,6 +51,15 @@ def test_every_finding_is_in_the_guide(diagnoses: dict[str, Diagnosis]) -> None:
     guide = (Path(__file__).parents[3] / "docs" / "guides" / "doctor.md").read_text(encoding="utf-8")
     known = {f.id for d in diagnoses.values() for f in d.findings if not f.id.startswith("xid-")}
     assert sorted(key for key in known if f"`{key}`" not in guide) == []
+
+
+def test_a_first_screen_has_the_verdict_first_and_a_command_last(diagnoses: dict[str, Diagnosis]) -> None:
+    by_finding = {tuple(f.id for f in d.findings): d for d in diagnoses.values()}
+    for d in by_finding.values():
+        lines = text(doctor_answer(document(d))).strip().splitlines()
+        assert len(lines) <= 25 and lines[0].startswith(capital(d.verdict.value))
+        assert re.search(r"  gpuwise (doctor --fix-plan fix\.sh|bench --quick)$", lines[-1])
+        assert not d.faults or any(line.startswith("Seen: ") for line in lines)
 
 
 def test_every_script_is_one_the_shell_accepts(diagnoses: dict[str, Diagnosis], tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import cast
 
 from gpuwise.machine.doctor.checks.table import examine, verdict_of
 from gpuwise.machine.doctor.finding import EXIT_CODES, Finding, Fix, Severity, Verdict
-from gpuwise.machine.doctor.observation import Machine
+from gpuwise.machine.doctor.observation import DRIVER, Machine
 from gpuwise.text import single_line
 from gpuwise.units import format_bytes
 
@@ -62,7 +62,7 @@ def summary(m: Machine) -> str:
         parts.append(f"driver {m.driver_version}" + (f" (CUDA up to {newest[0]}.{newest[1]})" if newest else ""))
     if m.python and m.python.version:
         parts.append("Python " + ".".join(map(str, m.python.version)))
-    for f in m.frameworks:
+    for f in (f for f in m.frameworks if f.name != DRIVER):
         build = f.cuda or f.answer.get("hip")
         name = _NAMES.get(f.name, f.name)
         parts.append(

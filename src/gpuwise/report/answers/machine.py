@@ -4,6 +4,7 @@ went."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from textwrap import shorten
 from typing import Any
 
 from gpuwise.report.answers.answer import Answer, Block, Cell, Column, Command, Notes, Number, Phrase, Row, Section, State, Table
@@ -39,7 +40,7 @@ def doctor_answer(document: Mapping[str, Any]) -> Answer:
         READINESS[d["verdict"].text],
         capital(d["summary"].text),
         parts=[
-            *(_finding("findings", f) for f in findings),
+            *(_finding("findings", f, named=f is first) for f in findings),
             *(_finding("notes", n) for n in notes),
             Section("machine", DOCTOR["machine"], [_machine(d["machine"])]),
         ],
@@ -53,8 +54,13 @@ WHERE = {"host": " (on the machine itself)", "windows": " (in PowerShell)"}
 """Places where a fix is not typed here."""
 
 
-def _finding(name: str, f: At) -> Section:
-    """One finding: how to fix it, what was seen, why it matters, and how to check the fix."""
+EVIDENCE = 160
+"""Letters of evidence in a heading, at most: two lines of a terminal."""
+
+
+def _finding(name: str, f: At, *, named: bool = False) -> Section:
+    """One finding: how to fix it, what was seen, why it matters, and how to check the fix. Its heading is the evidence where the
+    verdict has ``named`` it."""
     blocks = list[Block]()
     said = list[Phrase]()
     for fix in f["mends"]:
@@ -64,11 +70,13 @@ def _finding(name: str, f: At) -> Section:
             blocks.append(Command(what, [("; " if fix["where"].value == "windows" else " && ").join(commands)]))
         else:
             said.append(f"Fix: {what}")
-    seen = ", ".join(" ".join(str(e.value).split()) for e in f["evidence"])
-    said += [*([f"Seen: {seen}"] if seen else []), f"Why: {f['why'].text}"]
+    seen = "; ".join(" ".join(str(e.value).split()) for e in f["evidence"])
+    seen = f"Seen: {seen}" if seen else ""
+    heading = shorten(seen, EVIDENCE, placeholder=" ..") if named and seen else f["what"].text
+    said += [*([seen] if seen and heading != seen else []), f"Why: {f['why'].text}"]
     said += [f"Check: {f['check'].text}"] if f["check"].value else []
     label = f" [{f['severity'].text}: {f['id'].text}]" if name == "findings" else ""
-    return Section(name, f["what"].text + label, [*blocks, Notes(said)], first=name == "findings")
+    return Section(name, heading + label, [*blocks, Notes(said)], first=name == "findings")
 
 
 def _machine(m: At) -> Table:

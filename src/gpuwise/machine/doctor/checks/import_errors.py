@@ -89,15 +89,15 @@ def import_fix(m: Machine, error: str, name: str) -> Fix | None:
     if older and older[1] != name:
         other = DISTRIBUTIONS.get(older[1], older[1])
         if name in FRAMEWORKS:
-            return Fix("What it imports from is older than it", (fixes.pip_install(m, "-U", other),))
+            return Fix("Update the package that it imports from, which is older", (fixes.pip_install(m, "-U", other),))
         # one of the two is older than the other
-        return Fix("They are of different times: the newest of both", (fixes.pip_install(m, "-U", other, name),))
+        return Fix("Their releases do not fit each other: install the newest of both", (fixes.pip_install(m, "-U", other, name),))
     missing = _MODULE.search(error)
     if missing and missing[1] != name:
         there = m.python is not None and m.python.find(missing[1].replace("_", "-")) is not None
         if missing[2] and there:
             # a module that the installed release has no more
-            return Fix("It is older than what it imports from", (fixes.pip_install(m, "-U", name),))
+            return Fix("Update it: it is older than the package that it imports from", (fixes.pip_install(m, "-U", name),))
         package = DISTRIBUTIONS.get(missing[1], missing[1].replace("_", "-"))
         return Fix("Install what it misses", (fixes.pip_install(m, package),))
     return None
