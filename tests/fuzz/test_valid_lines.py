@@ -1,4 +1,5 @@
-"""Pairs and triples of options that the parser takes: an answer that its schema describes, or a refusal with a hint."""
+"""Pairs and triples of options that the parser takes: an answer that its schema describes, the same as text, or a refusal with a
+hint."""
 
 from __future__ import annotations
 
@@ -7,16 +8,21 @@ import io
 import json
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.cli.test_answers import at, commands, parse, suits
 from tests.fuzz.valid_lines import BASES, line
 from tools.docs.reference_answers import document_name
 
+from gpuwise.cli import reports
+from gpuwise.cli.answer import LINES, text
 from gpuwise.cli.app import run
+from gpuwise.cli.asked import asking
+from gpuwise.report.answers.answer import Answer, places, plain, shows
 
 SCHEMA = Path(__file__).parents[2] / "docs" / "reference" / "answers.schema.json"
 LONGEST_S = 60.0
@@ -39,8 +45,15 @@ def faults(words: list[str]) -> list[str]:
     """What is wrong with the answer of a command line; empty for a good one."""
     out, err = io.StringIO(), io.StringIO()
     began = time.process_time()
+    makers: list[Callable[[dict[str, Any]], Answer]] = []
+
+    def given(document: dict[str, Any], answer: Callable[[dict[str, Any]], Answer]) -> bool:
+        makers.append(answer)
+        return False
+
     try:
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), pytest.MonkeyPatch.context() as patch:
+            patch.setattr(reports, "give", given)
             code = run([*words, "--json"])
     except (Exception, SystemExit) as error:  # noqa: BLE001 - what a person would see as a traceback
         return [f"{type(error).__name__}: {error}"]
@@ -70,7 +83,33 @@ def faults(words: list[str]) -> list[str]:
         if not low <= middle + slack or not middle <= high + slack:
             found.append(f"{path}: {low} to {high} around {middle}")
     found += [f"{path}: {parts} in parts, {whole} in all" for path, parts, whole in sums(document) if not close(parts, whole)]
-    return found
+    return [*found, *(fault for make in makers if not refused for fault in text_faults(words, document, make(document)))]
+
+
+ALONE = ("typical",)
+"""Figures that JSON does not have: the typical price of `prices`, which is not among the offers asked for."""
+
+
+def text_faults(words: list[str], document: dict[str, Any], answer: Answer) -> Iterator[str]:
+    """What is wrong with the text of an answer: its figures are those of the document, it fits, and its commands can be read."""
+    with asking(words):
+        screen, whole = text(answer), text(answer, None)
+    # the lines of an exported file stay whole
+    if words[0] != "export" and (not suits(screen, 80) or not suits(whole, 80)):
+        yield "wider than 80 columns"
+    if len(screen.splitlines()) > LINES:
+        yield f"a first screen of {len(screen.splitlines())} lines"
+    for place in shows(answer):
+        if place.value is not None and place.value != at(document, place.pointer):
+            yield f"{place.pointer}: {place.value} in the text, {at(document, place.pointer)} in JSON"
+    for figure in answer.figures:
+        if figure.name not in ALONE and any(c.isdigit() for c in plain(figure.value)) and not [*places(figure.value)]:
+            yield f"{plain(figure.name)}: {plain(figure.value)} is in the text alone"
+    for command in commands(screen):
+        try:
+            parse(command)
+        except Exception as error:  # noqa: BLE001 - whatever a parser raises
+            yield f"{command}: {error}"
 
 
 def close(one: float, other: float) -> bool:

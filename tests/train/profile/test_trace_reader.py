@@ -195,3 +195,12 @@ def test_a_zipped_file_of_one_endless_event_is_refused(begin: bytes, tmp_path: P
             out.write(b"a" * (1 << 20))
     with pytest.raises(InputError, match=r"larger than 64 MiB|no list of events"):
         read_trace(file)
+
+
+def test_a_compressed_trace_of_one_event_over_and_over_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gpuwise.train.profile.trace_reader.LEAST_UNPACKED", 1 << 20)
+    event = b'{"ph":"X","name":"aten::mm","cat":"cpu_op","pid":1,"tid":1,"ts":1.0,"dur":2.0}'
+    file = tmp_path / "trace.json.gz"
+    file.write_bytes(gzip.compress(b'{"traceEvents":[' + b",".join([event] * 60_000) + b"]}"))
+    with pytest.raises(InputError, match="unpacks to more than 100 times its size"):
+        read_trace(file, block=1 << 18)

@@ -150,7 +150,7 @@ def _figures(a: At) -> Iterator[Figure]:
         ("compute units", a["compute_units"], a["compute_units"], ""),
         ("boost clock", a["boost_hz"], clock, ""),
         ("L2", a["l2_bytes"], a["l2_bytes"], ""),
-        ("compute capability", a["compute_capability"], a["compute_capability"].text, ""),
+        ("compute capability", a["compute_capability"], a["compute_capability"], ""),
         ("design power", a["tdp_w"], a["tdp_w"], ""),
         ("host link", a["pcie_bytes_per_s"], a["pcie_bytes_per_s"], "one direction"),
         ("device link", a["link_bytes_per_s"], link, "one direction"),

@@ -26,6 +26,7 @@ from gpuwise.report.answers.answer import (
 )
 from gpuwise.report.answers.drawings import Line, Part, around, bars, ranges, stacks
 from gpuwise.report.answers.parts import PARTS
+from gpuwise.report.answers.training import BILLED
 from gpuwise.report.answers.values import At
 from gpuwise.text import capital
 from gpuwise.units import GIGA, HOUR_S, KILO, MEGA, format_duration, format_number, format_usd
@@ -404,10 +405,6 @@ def run_answer(document: Mapping[str, Any]) -> Answer:
         warnings=[w for w in _texts(d["warnings"]) if not w.startswith(("the price is", "no rental price"))],
         assumed=[*_texts(d["assumed"]), *_left_open(d, own_machine)],
     )
-
-
-BILLED = ("country", "rent-price", "provider", "spot", "pue", "storage-price", "egress-gb", "eval-share", "html", "svg")
-"""Options of a bill that a plan does not have."""
 
 
 def _rent_words(d: At) -> Phrase:

@@ -410,7 +410,7 @@ def _nothing_fits(d: At) -> Answer:
         (ways, "; the one with the least memory: ", layout_words(e["strategy"])) if e else ways,
         figures,
         [Section("memory", PLAN["memory"], [memory_stack(e, limit), Notes(list(_memory_notes(e)))], first=True)] if e else [],
-        _smaller(d, e) or Command("What would make it fit", command="fit", drops=ONLY_PLAN),
+        _smaller(d, e) or Command("What would make it fit", command="fit", drops=(*ONLY_PLAN, *BILLED)),
         warnings=[str(s.value) for s in d["warnings"]],
         assumed=[str(s.value) for s in d["goal"]["assumed"]],
     )
@@ -428,6 +428,8 @@ def _smaller(d: At, e: At) -> Command | None:
 
 ONLY_PLAN = ("tokens", "samples", "deadline", "budget", "price", "provider", "exhaustive")
 """Options of ``plan`` that ``fit`` does not take."""
+BILLED = ("country", "rent-price", "provider", "spot", "pue", "storage-price", "egress-gb", "eval-share", "html", "svg")
+"""Options of a bill that a plan does not have."""
 
 
 def _arch(d: At) -> Architecture | None:
@@ -723,5 +725,5 @@ def _export(d: At, best: At) -> Command | None:
     if not best["flags"] or best["tool_lacks"]:
         return None
     sets = {"on": _on(d["cluster"])} if d["hardware"] else {}
-    drops = [n for n in ONLY_PLAN if n != "tokens"]
+    drops = [*(n for n in ONLY_PLAN if n != "tokens"), "reference", "no-reference"]
     return Command("Write the files that run it", command="export", sets=sets, drops=drops)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import math
 import zlib
 from array import array
 from pathlib import Path
@@ -59,6 +60,9 @@ class _Event(msgspec.Struct, gc=False):
 
 MOST_BYTES = 64 * GIB
 """Maximum bytes of a trace, which is read a block at a time."""
+MOST_FOLD, LEAST_UNPACKED = 100, 256 * MIB
+"""Rule: how many times its size a compressed trace may unpack to, where that is more than these bytes: one whose events are all
+the same unpacks to some 300 times its size."""
 _EVENTS = msgspec.json.Decoder(list[_Event])
 _SHAPES = msgspec.json.Decoder(list[Any])
 
@@ -71,18 +75,23 @@ def read_trace(path: Path, *, block: int = BLOCK) -> Trace:
             file.seek(0)
             if not zipped:
                 return _read(file, str(path), block)
+            most = max(LEAST_UNPACKED, MOST_FOLD * path.stat().st_size)
             with gzip.open(file) as unpacked:
-                return _read(cast("IO[bytes]", unpacked), str(path), block)
+                return _read(cast("IO[bytes]", unpacked), str(path), block, most)
     except OSError as error:
         raise InputError(f"{path}: {error.strerror or error}", hint="give a trace file") from None
     except (EOFError, zlib.error):
         raise _cut(str(path), "the compressed data ends early") from None
 
 
-def _read(file: IO[bytes], source: str, block: int) -> Trace:
+def _read(file: IO[bytes], source: str, block: int, most: float = math.inf) -> Trace:
     text, columns = EventText(), _Columns(source)
+    n_bytes = 0
     try:
         while data := file.read(block):
+            n_bytes += len(data)
+            if n_bytes > most:
+                raise InputError(f"{source}: it unpacks to more than {MOST_FOLD} times its size", hint="give the trace unpacked")
             for run in text.feed(data):
                 columns.take(run, text)
         for run in text.finish():
