@@ -129,6 +129,7 @@ MAY_NAME = {
     "calibrate/": "columns of measured tables, and which fit is whose",
     "facts/models/stored.py": "what a config.json calls the quantization",
     "predict/comm/collectives.py": "libraries whose all-reduces were measured: keys of the coefficients",
+    "machine/doctor/": "Python packages that a machine may have",
     "machine/model_speeds/": "programs whose output is read, and the engine that each of them runs",
     "cli/capacity/command.py": "the default of --engine, which help shows before the engines are loaded",
 }

@@ -74,11 +74,15 @@ MUCH_FASTER = 1.5
 def running(d: At, rate: At) -> Phrase:
     """``runs in Q8_0, 45.1 tokens/s``, and the fastest other program where it is much faster."""
     if (best := first_program(d, rate.number)) is not None:
-        other = (best["tokens_per_s"].expected, " tokens/s with ", _program(best), " in ", best["weights"])
+        other = (best["tokens_per_s"].expected, " tokens/s with ", program_title(best), " in ", best["weights"])
         return ("runs at ", *other, ", ", rate, " with llama.cpp in ", d["weights"])
     own = ("runs in ", d["weights"], ", ", rate, " tokens/s")
     best = _faster(d, rate.number)
-    return own if best is None else (*own, "; ", best["tokens_per_s"].expected, " with ", _program(best), " in ", best["weights"])
+    return (
+        own
+        if best is None
+        else (*own, "; ", best["tokens_per_s"].expected, " with ", program_title(best), " in ", best["weights"])
+    )
 
 
 def first_program(d: At, rate: float) -> At | None:
@@ -91,7 +95,7 @@ def first_program(d: At, rate: float) -> At | None:
 def program_figure(c: At) -> Figure:
     """Tokens a second of one conversation under the program of a command."""
     rate = c["tokens_per_s"]
-    return Figure(_program(c), (rate, " tokens/s"), span(rate), ("in ", c["weights"], ", one conversation"))
+    return Figure(program_title(c), (rate, " tokens/s"), span(rate), ("in ", c["weights"], ", one conversation"))
 
 
 def _faster(d: At, rate: float) -> At | None:
@@ -100,7 +104,8 @@ def _faster(d: At, rate: float) -> At | None:
     return max(others, key=lambda c: c["tokens_per_s"].expected.number, default=None)
 
 
-def _program(c: At) -> str:
+def program_title(c: At) -> str:
+    """The name of the program that a command starts."""
     return c["name"].text.partition(",")[0]
 
 
@@ -120,7 +125,7 @@ def _fitting(d: At) -> list[Figure]:
     first_one = first_program(d, rate.expected.number)
     figures = [
         Figure(
-            "writes" if first_one is None else "llama.cpp",
+            "writes" if first_one is None else program_title(d["commands"][0]),
             (rate, " tokens/s"),
             span(rate),
             ("with ", speed["context"], " tokens of context"),
@@ -349,4 +354,4 @@ def _next(d: At) -> Command | None:
     return Command("Which devices run it", words)
 
 
-__all__ = ["first_program", "program_figure", "run_answer", "running"]
+__all__ = ["first_program", "program_figure", "program_title", "run_answer", "running"]

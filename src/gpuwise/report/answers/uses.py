@@ -8,7 +8,7 @@ from typing import Any
 from gpuwise.report.answers.answer import Answer, Cell, Column, Command, Figure, Number, Phrase, Row, Section, Table, brief, span
 from gpuwise.report.answers.jobs import job_figures, job_words
 from gpuwise.report.answers.parts import PARTS
-from gpuwise.report.answers.running import first_program, program_figure, running
+from gpuwise.report.answers.running import first_program, program_figure, program_title, running
 from gpuwise.report.answers.training import held
 from gpuwise.report.answers.values import At
 
@@ -82,7 +82,7 @@ def _figures(run: At) -> list[Figure]:
     rate, first = speed["tokens_per_s"], speed["first_token_s"]
     after: Phrase = ("; first token after ", first.expected) if first else ""
     best = first_program(run, rate.expected.number)
-    name = "writes" if best is None else "llama.cpp"
+    name = "writes" if best is None else program_title(run["commands"][0])
     return [
         *([] if best is None else [program_figure(best)]),
         Figure(name, (rate, " tokens/s"), span(rate), ("with ", speed["context"], " tokens of context", after)),
