@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from gpuwise.cli.options import LayoutOptions, Training, wishes_of
 from gpuwise.errors import InputError, UnknownNameError
 from gpuwise.export.job import Job
 from gpuwise.facts.hardware.naming import find_cluster
 from gpuwise.facts.models.catalogue import find_model
+from gpuwise.pick.jobs import training_job
+from gpuwise.plan.api import make_fit, make_plan
 from gpuwise.plan.goal import Wishes, make_goal, task_of
 from gpuwise.plan.unused import step_note
 from gpuwise.workload.strategy import Strategy
@@ -63,3 +66,35 @@ def test_the_last_checkpoint_is_at_the_end(updates: int, every: int) -> None:
 def test_a_job_has_the_learning_rate_of_its_task() -> None:
     job = Job(MISTRAL, find_cluster("4090"), Strategy(), 4096, task=tasks()["full"])
     assert job.learning_rate == 2e-5
+
+
+@pytest.mark.parametrize(
+    ("model", "method", "batch"),
+    [("bert-base", "full", 32), ("modernbert-large", "full", 32), ("vit-b16", "full", 512), ("mistral-7b", "lora", 16)],
+)
+def test_fine_tuning_trains_all_of_an_encoder_and_adapters_of_a_decoder(model: str, method: str, batch: int) -> None:
+    arch, cluster = find_model(model), find_cluster("A100-SXM4-80GB")
+    goal = make_goal(arch, cluster, Wishes(task="finetune"))
+    fit, plan = make_fit(model, cluster, Wishes(task="finetune")), make_plan(model, cluster, Wishes(task="finetune"))
+    job = training_job(arch, purpose="finetune")
+    assert plan.best is not None
+    ranks = {g.bases[0].lora_rank for g in (goal, fit.goal, plan.goal)}
+    assert ranks == {0 if method == "full" else 16}
+    assert {g.global_batch for g in (goal, fit.goal, plan.goal)} == {batch}
+    assert (goal.task.name, job.method, job.tokens) == (method, method, plan.goal.wishes.tokens)
+
+
+def test_adapters_of_an_encoder_are_trained_where_they_are_named() -> None:
+    goal = make_goal(find_model("bert-base"), find_cluster("A100-SXM4-80GB"), Wishes(task="finetune", lora_rank=8))
+    assert (goal.task.name, goal.bases[0].lora_rank) == ("lora", 8)
+    asked = wishes_of(Training(purpose="finetune"), LayoutOptions(lora_rank=8))
+    assert (asked.task, asked.lora_rank) == ("lora", 8)
+
+
+def test_a_fit_of_an_encoder_is_not_timed_a_sequence_at_a_time() -> None:
+    """Recipes of encoders accumulate nothing where the batch fits."""
+    fit = make_fit("bert-base", "RTX-4090", Wishes(task="finetune"))
+    assert (fit.estimate.strategy.micro_batch, fit.estimate.strategy.accumulation) == (32, 1)
+    small = make_fit("bert-large", "T4", Wishes(task="finetune"))
+    assert 1 < small.estimate.strategy.micro_batch < 32
+    assert small.estimate.fits

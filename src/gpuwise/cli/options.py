@@ -243,9 +243,9 @@ class Training:
         str | None,
         Parameter(name="--for", converter=Converter(task), show_default="judged by adapters and tokens", metavar="TASK"),
     ] = None
-    """Task: pretrain, continue, full (fine-tune every weight), lora or finetune (adapters), qlora (on 4-bit weights); plan and
-    fit: also dpo, grpo, rloo, ppo, distill, opd (on-policy distillation), embed; fit: also run. It sets batch, sequence length,
-    learning rate and software as such runs have."""
+    """Task: pretrain, continue, full (fine-tune every weight), lora (adapters), qlora (on 4-bit weights), finetune (lora; full
+    for encoders); plan and fit: also dpo, grpo, rloo, ppo, distill, opd (on-policy distillation), embed; fit: also run. It sets
+    batch, sequence length, learning rate and software as such runs have."""
     seq: Length | None = None
     """Sequence length in tokens."""
     global_batch: Whole | None = None
@@ -318,12 +318,14 @@ def wishes_of(training: Training, fixed: LayoutOptions, **more: Any) -> Any:
     """The two groups of options as :class:`gpuwise.plan.goal.Wishes`. Raises InputError on contradictions."""
     from gpuwise.plan.goal import LORA_RANK, RISK, WISHED, Wishes
     from gpuwise.workload.adapters import split_targets
-    from gpuwise.workload.tasks import find_task
+    from gpuwise.workload.tasks import find_task, leaves_method_open
 
     task = None if training.purpose is None else find_task(training.purpose)
     if task is not None and task.method == "lora" and training.purpose != task.name and fixed.qlora:
         task = find_task("qlora")  # "finetune" leaves open which adapters
-    method = None if task is None else task.method
+    of_model = task is not None and leaves_method_open(training.purpose or "") and not (training.lora or fixed.qlora)
+    of_model = of_model and fixed.lora_rank is None and fixed.lora_targets is None
+    method = None if task is None or of_model else task.method
     lora, qlora = training.lora or method == "lora", fixed.qlora or method == "qlora"
     adapters = lora or qlora
     if training.lora and fixed.qlora:
@@ -351,7 +353,7 @@ def wishes_of(training: Training, fixed: LayoutOptions, **more: Any) -> Any:
     if qlora:
         asked["quantized_base"] = True
     return Wishes(
-        task=None if task is None else task.name,
+        task=training.purpose if of_model or task is None else task.name,
         seq_len=training.seq,
         global_batch=training.global_batch,
         half_weights=training.half_weights,

@@ -19,7 +19,7 @@ from gpuwise.plan.rl.answer import RlWishes, recipe_of, steps_of
 from gpuwise.serve.formats import served_bits
 from gpuwise.units import DAY_S, HOUR_S, format_count
 from gpuwise.workload.adapters import DEFAULT_TARGETS
-from gpuwise.workload.tasks import find_task, tasks
+from gpuwise.workload.tasks import find_task, task_for
 from gpuwise.workload.transformer.tables import model_flop_per_token
 
 PURPOSES = ("train", "finetune", "infer", "embed", "rerank", "vision", "speech", "image", "video", "learn", "mixed")
@@ -144,10 +144,10 @@ def training_job(
     if tokens is None:
         if not tuning:
             raise InputError("training needs --tokens", hint="give the number of tokens, for example --tokens 15B")
-        tokens = tasks()[method or "lora"].tokens or 0.0
+        tokens = task_for(method or "finetune", arch.kind).tokens or 0.0
         assumed.append(f"{format_count(tokens)} tokens to fine-tune on")
     _positive("tokens", tokens)
-    kind, guess = (tasks()[method or "lora"], "") if tuning else task_of(arch, Wishes(tokens=tokens, task=task))
+    kind, guess = (task_for(method or "finetune", arch.kind), "") if tuning else task_of(arch, Wishes(tokens=tokens, task=task))
     if guess:
         assumed.append(guess.split(", --for")[0])
     if seq_len is None:
@@ -159,8 +159,8 @@ def training_job(
             hint=f"for example --seq {min(4096, arch.max_seq_len)}",
         )
     if method is None:
-        chosen = "lora" if tuning else "full"
-        if tuning:
+        chosen = kind.method if tuning else "full"
+        if chosen == "lora":
             assumed.append("LoRA adapters of rank 16 (--method full trains every weight)")
     else:
         chosen = method

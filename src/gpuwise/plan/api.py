@@ -46,9 +46,9 @@ def make_plan(
     """
     from gpuwise.plan.planner import Pricing, plan_on  # with what a run costs, which a fit does not ask
 
-    goal_wishes = with_adapters_of_task(wishes or Wishes())
-    _check_task(goal_wishes)
     arch = find_model(model) if isinstance(model, str) else model
+    goal_wishes = with_adapters_of_task(arch, wishes or Wishes())
+    _check_task(goal_wishes)
     goal_wishes, work = with_length(arch, goal_wishes, rented=on is None)
     if goal_wishes.tokens is None and (goal_wishes.deadline_s is not None or goal_wishes.budget_usd is not None):
         raise InputError("a deadline or a budget needs --tokens", hint="give the number of tokens, for example --tokens 15B")
@@ -120,9 +120,9 @@ def make_fit(model: str | Architecture, on: str | Cluster, wishes: Wishes | None
     from gpuwise.plan.fit import check_fit
     from gpuwise.plan.unused import of_stack, unused
 
-    wishes = with_adapters_of_task(wishes or Wishes())
-    _check_task(wishes)
     arch = find_model(model) if isinstance(model, str) else model
+    wishes = with_adapters_of_task(arch, wishes or Wishes())
+    _check_task(wishes)
     answer = check_fit(arch, find_cluster(on, prefer=USUAL) if isinstance(on, str) else on, wishes)
     notes = (*answer.goal.assumed, *unused(answer.goal, answer.estimate.strategy), *of_stack(answer.estimate.strategy))
     return replace(answer, subject=replace(answer.goal, assumed=notes))

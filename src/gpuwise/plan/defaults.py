@@ -200,10 +200,15 @@ def default_stack(
         instead = find_stack(stack).instead
         return instead.before_fused, instead.before_fused_why
     alone = cluster.n_accelerators == 1
-    if _has(stack, options, adapters=fine_tuning, alone=alone):
+
+    def has(name: str) -> bool:
+        kinds = find_stack(name).layout.kinds
+        return (not kinds or arch.kind in kinds) and _has(name, options, adapters=fine_tuning, alone=alone)
+
+    if has(stack):
         return stack, why
     others = find_stack(stack).instead.asked
-    other = next((name for name in others if _has(name, options, adapters=fine_tuning, alone=alone)), None)
+    other = next((name for name in others if has(name)), None)
     if other is None:
         return stack, why
     return other, f"{stack}, the default, does not support the requested options"

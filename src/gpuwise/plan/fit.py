@@ -46,8 +46,8 @@ WORTH = 0.005
 def check_fit(arch: Architecture, cluster: Cluster, wishes: Wishes, today: datetime.date | None = None) -> Fit[TrainingEstimate]:
     """Whether training with ``wishes`` fits on ``cluster``, and what would change that.
 
-    What the wishes leave open is taken plainly: micro-batch 1, no sharding, no recompute, nothing
-    offloaded. Raises LayoutError, InputError and UnpredictableError.
+    What the wishes leave open is taken plainly: micro-batch 1 of a decoder, no sharding, no recompute,
+    nothing offloaded. Raises LayoutError, InputError and UnpredictableError.
     """
     if wishes.task is None and not wishes.fine_tuning:
         wishes = replace(wishes, task="full")
@@ -105,7 +105,7 @@ def _tuned_fit(goal: Goal, today: datetime.date | None) -> Fit[TrainingEstimate]
 def _plain(goal: Goal) -> TrainingEstimate:
     """The plainest layout: whole copies of the states on each of several GPUs where they surely fit, or where that is asked for,
     else the mildest sharding that does, or the strictest. Raises LayoutError where none is legal."""
-    plain = completed(goal, goal.bases[0])
+    plain = in_usual_batches(goal)
     is_open = plain.dp > 1 and "sharding" not in goal.wishes.fixed
     layouts = [plain, *(s for s in (plain.with_(sharding=name) for name in STRICTER) if is_open and s != plain)]
     legal = [s for s in layouts if _is_legal(goal, s)]
@@ -116,6 +116,18 @@ def _plain(goal: Goal) -> TrainingEstimate:
             raise _with_batch(goal, plain, error) from None
     made = estimate_all(goal, legal)
     return next((e for e in made if _surely(goal, e)), min(made, key=lambda e: e.needed_bytes.expected))
+
+
+def in_usual_batches(goal: Goal) -> Strategy:
+    """What is asked for, with the rest as it is by default: a decoder's sequences one at a time; other models, whose recipes
+    accumulate nothing, in the largest micro-batch that surely fits."""
+    plain = completed(goal, goal.bases[0])
+    if goal.arch.kind == "decoder" or {"micro_batch", "accumulation"} & set(goal.wishes.fixed):
+        return plain
+    n = plain.accumulation
+    sizes = [plain.with_(micro_batch=plain.micro_batch * size, accumulation=n // size) for size in reversed(divisors(n))]
+    sizes = [s for s in sizes if s.micro_batch <= LARGEST_MICRO_BATCH and _is_legal(goal, s)]
+    return next((e.strategy for e in estimate_all(goal, sizes) if _surely(goal, e)), plain) if sizes else plain
 
 
 def _with_batch(goal: Goal, plain: Strategy, error: LayoutError) -> LayoutError:

@@ -31,7 +31,7 @@ from gpuwise.workload.changes.strategy import LORA_RANK, LOW_PRECISION
 from gpuwise.workload.optimizer import BITSANDBYTES, parameter_bytes
 from gpuwise.workload.stacks.stack import HIDDEN_EXPERTS_SINCE, find_stack, in_year, releases, with_whole_logits
 from gpuwise.workload.strategy import CHOICES, COLUMNS, DEGREES, NEUTRAL, OPTIONS, Strategy
-from gpuwise.workload.tasks import FEWEST_TOKENS, Task, find_task, task_of_method, tasks
+from gpuwise.workload.tasks import FEWEST_TOKENS, Task, leaves_method_open, task_for, task_of_method, tasks
 from gpuwise.workload.transformer.parameters import count_parameters
 
 RISK = 0.1
@@ -226,7 +226,7 @@ def task_of(arch: Architecture, wishes: Wishes) -> tuple[Task, str]:
     if wishes.task is None and method is not None:
         return method, ""
     if wishes.task is not None:
-        task = find_task(wishes.task)
+        task = task_for(wishes.task, arch.kind)
         if task.method != (method.method if method else "full") and not task.prompts:
             raise InputError(f"{task.title} with {method.title if method else 'every weight trained'}", hint="leave one out")
         return task, ""
@@ -237,10 +237,18 @@ def task_of(arch: Architecture, wishes: Wishes) -> tuple[Task, str]:
     return tasks()["full"], f"taken as full fine-tuning: {words}, --for pretrain to change"
 
 
-def with_adapters_of_task(wishes: Wishes) -> Wishes:
-    """``wishes`` with the adapters that their task trains, where none are given. Raises UnknownNameError."""
-    method = "full" if wishes.task is None or wishes.fine_tuning else find_task(wishes.task).method
-    return wishes if method == "full" else replace(wishes, lora_rank=LORA_RANK, quantized_base=method == "qlora")
+def with_adapters_of_task(arch: Architecture, wishes: Wishes) -> Wishes:
+    """``wishes`` with the name of their task, and with the adapters that it trains where none are given. Raises
+    UnknownNameError."""
+    if wishes.task is None:
+        return wishes
+    task = task_for(wishes.task, arch.kind)
+    if leaves_method_open(wishes.task) and wishes.fine_tuning:
+        task = tasks()["qlora" if wishes.quantized_base else "lora"]
+    wishes = replace(wishes, task=task.name)
+    if task.method == "full" or wishes.fine_tuning:
+        return wishes
+    return replace(wishes, lora_rank=LORA_RANK, quantized_base=task.method == "qlora")
 
 
 def make_goal(arch: Architecture, cluster: Cluster, wishes: Wishes) -> Goal:
@@ -248,8 +256,8 @@ def make_goal(arch: Architecture, cluster: Cluster, wishes: Wishes) -> Goal:
 
     Raises InputError, UnknownNameError or UnpredictableError on wishes that cannot be met.
     """
+    wishes = with_adapters_of_task(arch, wishes)
     check_wishes(wishes)
-    wishes = with_adapters_of_task(wishes)
     task, guess = task_of(arch, wishes)
     check_trainable(arch, base_in_4_bits=wishes.quantized_base)
     cluster = with_links(with_host_memory(cluster, wishes.host_memory_bytes), wishes.link)

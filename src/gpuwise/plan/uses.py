@@ -13,10 +13,10 @@ from gpuwise.errors import GpuwiseError, InputError, UnpredictableError
 from gpuwise.facts.hardware.systems import Cluster
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.plan.document import estimate_document
-from gpuwise.plan.fit import STRICTER, on_its_stack
+from gpuwise.plan.fit import STRICTER, in_usual_batches, on_its_stack
 from gpuwise.plan.goal import LORA_RANK, Goal, Wishes, make_goal
 from gpuwise.plan.space.rules import check_strategy
-from gpuwise.plan.space.search import completed, estimate_all, setting_of
+from gpuwise.plan.space.search import estimate_all, setting_of
 from gpuwise.predict.estimate import to_document
 from gpuwise.predict.practice import practice_of
 from gpuwise.predict.step.training import TrainingEstimate
@@ -122,7 +122,7 @@ def _trained(arch: Architecture, cluster: Cluster | None, ways: tuple[Wishes, ..
 
 def _strategies(goal: Goal) -> Iterator[Strategy]:
     """The plainest strategy, then lighter ones. Raises LayoutError where none is legal."""
-    plain = completed(goal, goal.bases[0])
+    plain = in_usual_batches(goal)
     several = goal.cluster.n_accelerators > 1
     lighter = LIGHTER if plain.lora_rank else (*LIGHTER, *LIGHTER_STATES)
     asked = [plain.with_(**change) for change in lighter if several or "sharding" not in change]

@@ -35,6 +35,7 @@ def test_a_sound_layout_passes() -> None:
 
 
 BROKEN: list[tuple[str, Setting, Strategy]] = [
+    ("stack-kind", _setting(find_model("bert-base"), stack="torchtune"), Strategy(dp=8, accumulation=8, stack="torchtune")),
     ("heads", _setting(), GOOD.with_(tp=3)),
     ("kv-heads", _setting(replace(ARCH, kv_heads=6, heads=24)), GOOD.with_(tp=4, dp=1)),
     ("mixer", _setting(find_model("mamba2-2.7b")), GOOD),

@@ -23,7 +23,7 @@ from gpuwise.serve.engines.engine import DEFAULT_ENGINE
 from gpuwise.serve.formats import FORMAT_OF_PRECISION as SERVED
 from gpuwise.serve.simulate.front import known_error
 from gpuwise.workload.strategy import PRECISIONS as TRAINED
-from gpuwise.workload.tasks import Task, find_task, tasks
+from gpuwise.workload.tasks import Task, find_task, leaves_method_open, task_for, tasks
 
 FEWEST, MOST = 2, 8
 
@@ -91,12 +91,14 @@ def _work(
         for option, value in (("--for", purpose), ("--tokens", tokens), ("--seq", seq_len), ("--precision", precision))
         if value is not None
     ]
+    arch = find_model(model) if isinstance(model, str) else model
+    if arch is not None and purpose is not None and leaves_method_open(purpose):
+        purpose = task_for(purpose, arch.kind).name
     task = None if purpose is None or purpose in PURPOSES else _task(purpose)
-    if model is None:
+    if arch is None:
         if options:
             raise InputError(f"{options[0]} without a model", hint="choose one, for example --model llama-3.1-8b")
         return None
-    arch = find_model(model) if isinstance(model, str) else model
     if task is not None:
         purpose = "train" if task.method == "full" else "finetune"
     purposes = (purpose,) if purpose else ("train", "infer") if arch.kind == "decoder" else ("train",)

@@ -259,6 +259,11 @@ def interleaved_batches(s: Setting, c: Columns) -> Mask:
     return (c.schedule == INTERLEAVED) & (c.accumulation % np.maximum(c.pp, 1) != 0)
 
 
+def stack_kind(s: Setting, c: Columns) -> Mask:
+    """A kind of model that the stack does not train."""
+    return np.full(np.shape(c.tp), bool(s.stack.kinds) and s.arch.kind not in s.stack.kinds)
+
+
 def stack_tensor(s: Setting, c: Columns) -> Mask:
     """Tensor parallelism in a stack without it."""
     return (c.tp > 1) & (not s.stack.tensor)

@@ -31,6 +31,7 @@ class Rule:
 
 
 LAYOUT_RULES: tuple[Rule, ...] = (
+    Rule("stack-kind", conditions.stack_kind, "{s.stack_name} trains no model of the kind {s.arch.kind}", ANOTHER),
     Rule(
         "heads",
         conditions.heads,

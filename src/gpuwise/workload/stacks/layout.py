@@ -17,6 +17,8 @@ class LayoutRules:
     shardings: frozenset[str]
     shardings_with_pipeline: frozenset[str]
     schedules: frozenset[str]
+    kinds: frozenset[str] = frozenset()
+    """The kinds of models it trains, where it does not train all (:attr:`Architecture.kind`)."""
     tensor: bool = True
     pipeline: bool = True
     context: frozenset[str] = frozenset(CONTEXT_PARALLELS)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, cast
@@ -68,6 +68,8 @@ class Task:
     """The stacks that have it, the usual one of several GPUs first; empty: all."""
     stack_alone: str = ""
     """The usual stack of one GPU, of such an algorithm."""
+    kinds: Mapping[str, Task] = field(default_factory=dict[str, "Task"])
+    """The row for models of another kind than a decoder, by :attr:`Architecture.kind`."""
 
     @property
     def teacher(self) -> bool:
@@ -85,9 +87,15 @@ def tasks() -> Mapping[str, Task]:
     """Every task by name. Raises DataError on a row that is not one."""
     rows: dict[str, dict[str, Any]] = tomllib.loads(Path(__file__).with_name("tasks.toml").read_text(encoding="utf-8"))
     try:
-        return {name: Task(name, **{key: _frozen(value) for key, value in row.items()}) for name, row in rows.items()}
+        return {name: _task(Task(name, "", 0.0, ""), row) for name, row in rows.items()}
     except TypeError as error:
         raise DataError(f"tasks.toml: {error}") from None
+
+
+def _task(like: Task, row: Mapping[str, Any]) -> Task:
+    """``like`` with the values of a row, and the tables inside it as rows of their own."""
+    task = replace(like, **{key: _frozen(value) for key, value in row.items() if not isinstance(value, dict)})
+    return replace(task, kinds={kind: _task(task, inner) for kind, inner in row.items() if isinstance(inner, dict)})
 
 
 def _frozen(value: Any) -> Any:
@@ -102,6 +110,20 @@ def find_task(word: str) -> Task:
         if text == task.name or text in task.also:
             return task
     raise UnknownNameError("task of --for", word, tuple(tasks()), hint="it is one of " + ", ".join(tasks()))
+
+
+def task_for(word: str, kind: str) -> Task:
+    """The task of that name or other word, for a model of that kind: ``finetune`` trains all of an encoder, and adapters of a
+    decoder. Raises UnknownNameError with the nearest names."""
+    text = word.strip().lower()
+    own = (t.kinds[kind] for t in tasks().values() if kind in t.kinds)
+    task = next((t for t in own if text in t.also), None) or find_task(word)
+    return task.kinds.get(kind, task)
+
+
+def leaves_method_open(word: str) -> bool:
+    """Whether what is trained under that word depends on the model."""
+    return any(word.strip().lower() in own.also for t in tasks().values() for own in t.kinds.values())
 
 
 def task_of_method(s: Strategy) -> Task:
