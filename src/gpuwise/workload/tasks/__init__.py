@@ -95,7 +95,8 @@ def tasks() -> Mapping[str, Task]:
 def _task(like: Task, row: Mapping[str, Any]) -> Task:
     """``like`` with the values of a row, and the tables inside it as rows of their own."""
     task = replace(like, **{key: _frozen(value) for key, value in row.items() if not isinstance(value, dict)})
-    return replace(task, kinds={kind: _task(task, inner) for kind, inner in row.items() if isinstance(inner, dict)})
+    inner = {kind: cast("dict[str, Any]", value) for kind, value in row.items() if isinstance(value, dict)}
+    return replace(task, kinds={kind: _task(task, own) for kind, own in inner.items()})
 
 
 def _frozen(value: Any) -> Any:
