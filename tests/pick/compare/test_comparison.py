@@ -16,7 +16,7 @@ from gpuwise.facts.offers.purchases import typical_purchase_usd
 from gpuwise.facts.sources import sources
 from gpuwise.pick.compare.comparison import Comparison, compare_accelerators
 from gpuwise.pick.compare.document import comparison_document
-from gpuwise.pick.compare.rows import TIE, Cell, FigureRow, say, say_span
+from gpuwise.pick.compare.rows import TIE, Cell, FigureRow, find_row, say, say_span
 from gpuwise.pick.compare.serving import serve_alike
 from gpuwise.pick.compare.words import than
 from gpuwise.plan.api import make_plan
@@ -367,3 +367,22 @@ def test_one_accelerator_without_bf16_is_compared_in_fp16():
         assert all(cell.value is not None for cell in rows[key].cells)
     both = {row.key: row for row in compare_accelerators(("a100-80gb", "h100-sxm"), today=TODAY).rows}
     assert "bf16" in both["ridge"].title
+
+
+def test_cards_are_compared_under_one_program_where_there_is_one() -> None:
+    """bf16 weights of 70B fill an H200, on which llama.cpp alone still starts; fp8 is served by vLLM on both."""
+    from gpuwise.facts.models.catalogue import find_model
+
+    found = serve_alike(find_model("llama-3.1-70b"), [find_cluster("mi300x"), find_cluster("h200-sxm")], 4096, None)
+    assert {(d.weights, d.program) for d in found} == {("fp8", "vLLM")}
+
+
+def test_training_with_the_weights_in_host_memory_is_not_what_a_card_is_compared_by() -> None:
+    """``fit`` says of either that it adapts it with 4-bit weights and does not train it."""
+    made = compare_accelerators(["mi300x", "h200-sxm"], today=TODAY, model="llama-3.1-70b")
+    assert find_row(made.rows, "train_full") is None
+    assert "writes one sequence" in made.verdict[0]
+    asked = compare_accelerators(["mi300x", "h200-sxm"], today=TODAY, model="llama-3.1-70b", purpose="train")
+    row = find_row(asked.rows, "train_fits")
+    assert row is not None
+    assert "in host memory" in row.cells[1].words

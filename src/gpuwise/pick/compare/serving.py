@@ -42,6 +42,8 @@ class SubjectServing:
     """The ways to serve batches of these weights."""
     sequences: int | None = None
     """Sequences of the full batch."""
+    program: str = ""
+    """What writes one sequence."""
 
     def at_batch(self, sequences: int, context: int) -> Estimate | None:
         """Tokens a second with ``sequences`` at once, evenly over the replicas; None where batches are not predicted."""
@@ -72,19 +74,23 @@ def serve_alike(
     arch: Architecture, clusters: Sequence[Cluster], context: int, precision: str | None
 ) -> tuple[SubjectServing, ...]:
     """Serve ``arch`` on each of ``clusters``, with one weight format on all that can serve it: the widest that fits on all if
-    ``precision`` is None. Raises UnknownNameError for a precision that no engine serves."""
+    ``precision`` is None, and where there is one, the widest that one program serves on all. Raises UnknownNameError for a
+    precision that no engine serves."""
     widest = _formats(arch, precision)
     results = tuple(_serve(arch, cluster, context, widest) for cluster in clusters)
-    if len({d.weights for d in results} - {None}) < 2:
+    if len({(d.weights, d.program) for d in results if d.weights is not None}) < 2:
         return results
+    same_format = None
     for weights in widest:
         alike = tuple(
             d if d.weights is None else _serve(arch, cluster, context, (weights,))
             for d, cluster in zip(results, clusters, strict=True)
         )
         if all((a.weights is None) == (d.weights is None) for a, d in zip(alike, results, strict=True)):
-            return alike
-    return results
+            same_format = same_format or alike
+            if len({a.program for a in alike if a.weights is not None}) == 1:
+                return alike
+    return same_format or results
 
 
 def _formats(arch: Architecture, precision: str | None) -> tuple[str, ...]:
@@ -125,7 +131,7 @@ def _single(served: ReplicaStep, cluster: Cluster, context: int) -> SubjectServi
     held = half_format(cluster.accelerator) if replica.weights == "bf16" else replica.weights
     label = f"{held} ({replica.program})"
     first = replica.first_token(context) if isinstance(replica, EngineReplica) else None
-    return SubjectServing(replica.weights, label, "", float(tokens), served.tokens_per_s(), split, first)
+    return SubjectServing(replica.weights, label, "", float(tokens), served.tokens_per_s(), split, first, program=replica.program)
 
 
 def _groups(arch: Architecture, cluster: Cluster, weights: str, context: int) -> Iterator[_Group]:

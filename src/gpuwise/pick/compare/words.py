@@ -23,7 +23,7 @@ def verdict(subjects: Sequence[Subject], rows: Sequence[FigureRow], work: Compar
     if work is None:
         sentences = [*device, _ridge(names, rows), _efficiency(names, rows), _price(names, rows)]
     else:
-        model = [_training(names, rows, work), _serving(names, rows)]
+        model = [_serving(names, rows), _training(names, rows, work)]
         sentences = [*model, _bound(names, subjects, rows, work), _money(names, rows), *device]
     return tuple(s for s in sentences if s)
 
@@ -192,14 +192,18 @@ def _training(names: Sequence[str], rows: Sequence[FigureRow], work: ComparedWor
     out = [i for i, c in enumerate(first.cells) if c.value is None]
     text = ""
     if out:
-        text = f"{listed(f'{names[i]} ({first.cells[i].words})' for i in out)} cannot train {_trained(first, work)}. "
+        text = f" {listed(f'{names[i]} ({first.cells[i].words})' for i in out)} cannot train {_trained(first, work)}."
     row = last if len(ranking(last)) >= len(ranking(first)) else first
     lead = _lead(row)
     if lead is None:
         order = ranking(row)
-        return text + (f"Only {names[order[0]]} can: {_value(row, order[0])}." if len(order) == 1 and len(names) > 1 else "")
+        return (
+            f"Only {names[order[0]]} trains {_trained(row, work)}: {_value(row, order[0])}."
+            if len(order) == 1 and len(names) > 1
+            else ""
+        ) + text
     lead_words = than(lead[2], names[lead[1]], "fast", "faster")
-    return f"{text}Training {_trained(row, work)}, {names[lead[0]]} is {lead_words} ({_spread(names, row)})."
+    return f"Training {_trained(row, work)}, {names[lead[0]]} is {lead_words} ({_spread(names, row)}).{text}"
 
 
 def _trained(row: FigureRow, work: ComparedWork) -> str:
@@ -223,21 +227,22 @@ def _serving(names: Sequence[str], rows: Sequence[FigureRow]) -> str:
         if row is not None and lead is not None:
             who, fast = names[lead[0]], than(lead[2], names[lead[1]], "fast", "faster")
             parts.append(
-                f"{who} writes {doing} {fast}: {_spread(names, row)}" if not parts else f"{doing}: {_spread(names, row)}"
+                f"{who} writes {doing} {fast} ({_spread(names, row)})" if not parts else f"with {doing} {_spread(names, row)}"
             )
     if not parts:
         return f"Only {names[order[0]]} can serve it." if len(order) == 1 else ""
     texts = {c.words for i, c in enumerate(weights.cells) if one.cells[i].value is not None}
     text = "; ".join(parts)
-    return text + ("." if len(texts) == 1 else f", though {_unlike(texts)}.")
+    unlike = _unlike(texts)
+    return text + (f", though {unlike}." if unlike else ".")
 
 
 def _unlike(texts: set[str]) -> str:
-    """Differences between weight storage, each ``format (program)``; a format's name includes its bits (fp8, Q8_0)."""
+    """Differences between weight storage, each ``format (program)``, in words; a format's name includes its bits (fp8, Q8_0)."""
     programs = {words.partition(" (")[2] for words in texts}
     bits = {tuple(re.findall(r"[0-9]+", words.partition(" (")[0])[:1]) for words in texts}
     unlike = ["with weights of the same width"] * (len(bits) > 1) + ["by the same program"] * (len(programs) > 1)
-    return "not " + (" and ".join(unlike) or "in the same format")
+    return "not " + " and ".join(unlike) if unlike else ""
 
 
 def _all(names: Sequence[str]) -> str:

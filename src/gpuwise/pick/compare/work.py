@@ -26,7 +26,7 @@ from gpuwise.units import HOUR_S, J_PER_KWH, MEGA, format_count
 from gpuwise.workload.changes.change import Change
 from gpuwise.workload.changes.registry import label
 from gpuwise.workload.changes.strategy import LORA_RANK
-from gpuwise.workload.optimizer import on_host
+from gpuwise.workload.optimizer import on_host, weights_on_host
 from gpuwise.workload.strategy import Strategy
 
 PURPOSES = ("train", "finetune", "infer")
@@ -94,7 +94,10 @@ def train(subject: Subject, work: ComparedWork, way: TrainingMethod) -> Training
         fastest = promised_with(way.changes, work.arch, subject.cluster, wishes)
     except (UnpredictableError, LayoutError) as error:
         return TrainingResult(None, error.message)
-    return TrainingResult(fastest.estimate, "" if fastest.least is None else shortage(fastest.least()))
+    e = fastest.estimate
+    if e is not None and weights_on_host(e.strategy) and work.purposes != ("train",):
+        return TrainingResult(None, "only with its weights in host memory")
+    return TrainingResult(e, "" if fastest.least is None else shortage(fastest.least()))
 
 
 def _training(subjects: Sequence[Subject], work: ComparedWork, today: datetime.date) -> list[FigureRow]:

@@ -385,10 +385,11 @@ def _percent(share: float) -> str:
 
 
 SHORT = {
-    "train_full": "trains tok/s",
-    "train_lora": "LoRA tok/s",
     "decode_one": "writes tok/s",
     "decode_batch": "full batch tok/s",
+    "train_full": "trains tok/s",
+    "train_lora": "LoRA tok/s",
+    "train_qlora": "QLoRA tok/s",
     "train_usd": "1M trained",
     "serve_usd": "1M written",
     "reached_bf16": "bf16 reached",
