@@ -16,7 +16,7 @@ from gpuwise.facts.models.catalogue import find_model
 from gpuwise.plan.goal import Wishes
 from gpuwise.plan.rl.answer import RlWishes, make_rl, plan_rl, recipe_of
 from gpuwise.plan.rl.settings import options_of, settings_of
-from gpuwise.plan.rl.step import SLOWDOWN, Recipe, Rollouts, at_length, rl_step
+from gpuwise.plan.rl.step import SLOWDOWN, Recipe, Rollouts, at_length, rl_step, sync_s
 from gpuwise.workload.strategy import Strategy
 from gpuwise.workload.tasks import find_task
 from gpuwise.workload.transformer.parameters import count_parameters
@@ -60,6 +60,36 @@ def test_an_engine_on_its_own_gpus_runs_beside_the_training() -> None:
     rest = sum(s for name, s in step.parts_s.items() if name != "rollouts")
     assert step.step_time_s.expected == pytest.approx(max(step.parts_s["rollouts"], rest))
     assert step.training.strategy.n_accelerators == 4 and SLOWDOWN[True] < SLOWDOWN[False]
+
+
+@pytest.mark.parametrize(
+    ("model", "gpus", "published_s"),
+    [("qwen3-235b-a22b", "128xH100-SXM", 5.5), ("deepseek-v3", "256xH100-SXM", 14.0), ("qwen3-30b-a3b", "16xGB200", 1.9)],
+)
+def test_an_engine_loads_a_tensor_at_a_time(model: str, gpus: str, published_s: float) -> None:
+    """NVIDIA-NeMo/RL pull requests 1379 and 3461."""
+    assert sync_s(find_model(model), find_cluster(gpus)) == pytest.approx(published_s, rel=0.5)
+
+
+def test_experts_run_as_programs_of_reinforcement_learning_run_them() -> None:
+    """Not as recipes of pre-training do, unless that is asked for."""
+    arch, cluster = find_model("qwen3-30b-a3b"), find_cluster("32xH100-SXM")
+    recipe = Recipe(find_task("grpo"), Rollouts(64, 32, 150, 3000.0, 3946), 4, engine_ranks=2)
+    wishes = Wishes(stack="megatron-core", fixed={"tp": 1, "pp": 1, "ep": 8, "micro_batch": 1})
+    plain = rl_step(arch, cluster, recipe, wishes)
+    assert (plain.packed.expert_dispatch, plain.packed.overlap_ep, plain.packed.cuda_graphs) == ("all-to-all", False, "none")
+    tuned = rl_step(arch, cluster, recipe, replace(wishes, expert_dispatch="deepep", overlap_ep=True))
+    assert tuned.packed.expert_dispatch == "deepep"
+    assert tuned.parts_s["update"] < plain.parts_s["update"]
+
+
+def test_states_leave_the_gpu_under_megatron_for_an_engine_on_the_same_gpus() -> None:
+    wishes = Wishes(stack="megatron-core", fixed={"tp": 2})
+    shared = rl_step(MODEL, NODE, GRPO, wishes)
+    assert shared.generation is not None and shared.generation.offloaded
+    assert shared.parts_s["states to the host and back"] > 1.0
+    apart = rl_step(MODEL, NODE, replace(GRPO, engine_gpus=4), wishes)
+    assert "states to the host and back" not in apart.parts_s
 
 
 def test_a_critic_takes_memory_and_time() -> None:

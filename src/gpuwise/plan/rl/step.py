@@ -10,11 +10,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuwise.errors import GpuwiseError, LayoutError
+from gpuwise.errors import GpuwiseError, LayoutError, UnpredictableError
+from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.facts.hardware.systems import Cluster
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.interval import Z80
@@ -23,6 +25,7 @@ from gpuwise.plan.promise import promised
 from gpuwise.plan.space.search import find_fastest
 from gpuwise.predict.comm.collectives import collective_time
 from gpuwise.predict.estimate import Estimate
+from gpuwise.predict.kernels.transfer import transfer_time
 from gpuwise.predict.memory.device import usable_bytes
 from gpuwise.predict.step.training import TrainingEstimate, estimates
 from gpuwise.serve.engines.engine import tensor_parallel
@@ -50,11 +53,19 @@ ENGINE_SHARE = 0.85
 """Most of a GPU's memory that an engine gets beside a training that sleeps: DeepScaleR's ``gpu_memory_utilization``."""
 SPARE_BYTES = 2.0 * GIGA
 """Left to torch beside the engine: contexts and communicators of two programs."""
-SLOWDOWN: Mapping[bool, float] = {False: 1.37, True: 1.14}
-"""A measured step over the sum of its phases, where the engine shares the GPUs of the training and where it has its own: waking,
-sleeping and loading weights, batches of unequal length, the program between the phases. Geometric means of six and six published
+SLOWDOWN: Mapping[bool, float] = {False: 1.25, True: 1.05}
+"""A measured step over the sum of its phases, where the engine shares the GPUs of the training and where it has its own: waking
+and sleeping, batches of unequal length, the program between the phases. Geometric means of six and six published
 steps of Llama 3.1 8B and Qwen3 32B (``studies/reports/rl.toml``); other models are the check."""
-LOG_SIGMA = 0.35
+PLAIN_EXPERTS: Mapping[str, Any] = {"expert_dispatch": "all-to-all", "overlap_ep": False, "cuda_graphs": "none"}
+"""How programs of reinforcement learning run experts, unlike recipes of pre-training: NVIDIA-NeMo/RL v0.6.0
+examples/configs/grpo_math_1B.yaml (``moe_token_dispatcher_type: alltoall``, ``moe_enable_deepep: false``, no CUDA graphs)."""
+LOAD_S = 1.3e-4
+"""Of the engine's loader for one tensor of a checkpoint: what published transfers take beyond the gather (NVIDIA-NeMo/RL pull
+requests 1379 and 3461: Qwen3 235B 5.5 s, DeepSeek-V3 14 s, Qwen3 30B on GB200 1.9 s: 1.2, 2.2 and 0.9e-4, geometric mean)."""
+LAYER_TENSORS = 9
+"""Of a layer beside its experts: four of attention, three of the MLP, two norms."""
+LOG_SIGMA = 0.29
 """Spread of log(measured / predicted) of the 16 steps of other models."""
 
 
@@ -201,6 +212,8 @@ def rl_step(arch: Architecture, cluster: Cluster, recipe: Recipe, wishes: Wishes
     frozen = sum(HALF_BYTES * count_parameters(recipe.reads(c, arch)).total for c in recipe.frozen) / train.n_accelerators
     each = r.sequences // recipe.updates
     asked = replace(wishes, task=recipe.task.name, seq_len=r.longest, global_batch=each)
+    if arch.moe is not None:
+        asked = replace(asked, **{k: v for k, v in PLAIN_EXPERTS.items() if getattr(wishes, k) is None})
     unread = _unread_logits(arch, train, r, asked)
     goal, training = _layout(arch, train, asked, frozen - unread)
     taught = _taught_logits(training, r.longest, recipe)
@@ -338,9 +351,9 @@ def _ways(
     """Each number of ranks of an engine, beside the training's states or with these in host memory."""
     a, n = cluster.accelerator, recipe.engine_gpus or cluster.n_accelerators
     weights = HALF_BYTES * count_parameters(arch).total
-    asked = recipe.engine_ranks
+    asked, leaves = recipe.engine_ranks, find_stack(training.strategy.stack).leaves_for_rollouts
     for ranks in (asked,) if asked else (k for k in (1, 2, 4, 8, 16) if n % k == 0 and k <= most_ranks(cluster.system)):
-        for offloaded in (False,) if recipe.engine_gpus else (False, True):
+        for offloaded in (False,) if recipe.engine_gpus else (True,) if leaves else (False, True):
             beside = 0.0 if offloaded or recipe.engine_gpus else states
             share = min((usable_bytes(a) - beside - SPARE_BYTES) / a.memory_bytes, ENGINE_SHARE)
             if share * a.memory_bytes * ranks <= weights:
@@ -351,8 +364,8 @@ def _ways(
                 if asked and (offloaded or recipe.engine_gpus):
                     raise
                 continue
-            move = 2.0 * states / a.pcie_bytes_per_s if offloaded and a.pcie_bytes_per_s else 0.0
-            yield Generation(ranks, max(n // ranks, 1), share, offloaded, seconds, sigma, move, _sync_s(arch, cluster, training))
+            move = _moved_s(a, states) if offloaded else 0.0
+            yield Generation(ranks, max(n // ranks, 1), share, offloaded, seconds, sigma, move, sync_s(arch, cluster))
             if not offloaded and share >= ENGINE_SHARE:
                 break
 
@@ -370,11 +383,22 @@ def _generated(
     return float(run.e2e_s.max()), run.log_sigma
 
 
-def _sync_s(arch: Architecture, cluster: Cluster, training: TrainingEstimate) -> float:
-    """Seconds until every engine has the weights: each rank gathers all of them (verl's sharding manager, TRL's
-    ``gather_if_zero3``)."""
-    if cluster.n_accelerators == 1:
+def _moved_s(accelerator: Accelerator, states: float) -> float:
+    """Seconds to move ``states`` bytes to the host and back, in memory that is not pinned (``state.to("cpu")`` of NeMo RL's
+    megatron_policy_worker.py v0.6.0 and of verl's fsdp_utils.py); 0 where the host's link is unknown."""
+    try:
+        return sum(float(transfer_time(accelerator, states, way, pinned=False).time_s[0]) for way in ("d2h", "h2d"))
+    except UnpredictableError:
         return 0.0
+
+
+def sync_s(arch: Architecture, cluster: Cluster) -> float:
+    """Seconds until every engine has the weights: each rank gathers all of them (verl's sharding manager, TRL's
+    ``gather_if_zero3``), and the engine loads one tensor after another (:data:`LOAD_S`)."""
+    experts = 0 if arch.moe is None else 3 * arch.moe.n_experts * arch.n_moe_layers
+    loaded = LOAD_S * (experts + LAYER_TENSORS * arch.n_layers)
+    if cluster.n_accelerators == 1:
+        return loaded
     local = min(cluster.system.count, cluster.n_accelerators)
     payload = HALF_BYTES * count_parameters(arch).total
-    return float(collective_time(cluster.system, "all_gather", payload, cluster.n_accelerators, local).time_s[0])
+    return loaded + float(collective_time(cluster.system, "all_gather", payload, cluster.n_accelerators, local).time_s[0])

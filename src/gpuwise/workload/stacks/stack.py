@@ -189,6 +189,9 @@ class Stack:
     back."""
     blocks_on_copies: bool = False
     """Weights in host memory are not pinned: their copies go at the rate of pageable memory, and the host waits for each."""
+    leaves_for_rollouts: bool = False
+    """Its programs of reinforcement learning move the training's states to host memory whenever an engine generates on the same
+    GPUs."""
     loops_over_parameters: bool = False
     """In fp32 the optimizer's update is a Python loop of small operations on one parameter after another."""
     fused_since: int = FUSED_SINCE
