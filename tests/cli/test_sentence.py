@@ -25,7 +25,7 @@ ASKED = {
     "how long does it take to train gpt2 on 10B tokens": "gpuwise plan gpt2 --tokens 10B",
     "rtx 4090 vs rtx 3090": "gpuwise compare rtx-4090 rtx-3090",
     "tokens per second h100 llama 3.1 70b fp8 batch 32": "gpuwise op decode llama-3.1-70b --on h100 --batch 32 --weights fp8",
-    "kv cache size llama 3.1 70b 128k context": "gpuwise models llama-3.1-70b",
+    "kv cache size llama 3.1 70b 128k context": "gpuwise models llama-3.1-70b --context 128k",
     "how much vram for flux lora training": "gpuwise fit flux-dev --on 4090 --for finetune",
     "can i train yolo on a gtx 1650": "gpuwise plan yolo --on gtx-1650",
     "cost of 1M tokens with llama 3.3 70b self hosted": "gpuwise capacity llama-3.3-70b --users 100",
@@ -70,7 +70,7 @@ ASKED = {
     "best model for 16 gb mac": "gpuwise models --on m4-16gb",
     "grpo with qwen3-8b on 8xh100": "gpuwise plan qwen3-8b --on 8xh100 --for grpo",
     "serve mixtral to 500 users cheaply": "gpuwise capacity mixtral-8x7b --users 500",
-    "is h200 worth it over h100 for inference": "gpuwise compare h200 h100",
+    "is h200 worth it over h100 for inference": "gpuwise compare h200 h100 --model llama-3.1-8b --for infer",
     "price of a b200 per hour": "gpuwise prices b200",
     "vllm or llama.cpp for 4090": "gpuwise fit llama-3.1-8b --on 4090 --for run",
     "how many GPUs to train llama 70b in 2 weeks": "gpuwise plan llama-3.1-70b --deadline 14d",
@@ -78,7 +78,14 @@ ASKED = {
     "can a raspberry pi run llama 3.2 1b": "gpuwise fit llama-3.2-1b --on raspberry-pi-5 --for run",
     "is my gpu working correctly": "gpuwise doctor",
     "how much power does an 8xh100 server use": "gpuwise cost own --on 8xh100 --energy",
-    "cost of fine-tuning an 8B on 20M tokens": "gpuwise plan llama-3.1-8b --tokens 20M --lora",
+    "cost of fine-tuning an 8B on 20M tokens": "gpuwise plan llama-3.1-8b --tokens 20M --for finetune",
+    "how long to fine tune mistral 7b on a 3090": "gpuwise plan mistral-7b --on 3090 --for finetune",
+    "train bert on my own data rtx 3060": "gpuwise fit bert-base --on rtx-3060 --for finetune",
+    "how much vram for 4k context qwen3 14b": "gpuwise models qwen3-14b --context 4k",
+    "is a 5090 faster than an a100 for stable diffusion": "gpuwise fit sdxl --on 5090",
+    "how much does it cost to serve llama 70b to 200 users": "gpuwise capacity llama-3.1-70b --users 200",
+    "nvidia data center gpus a100 for llama": "gpuwise fit llama-3.1-8b --on a100",
+    "can a 3060 laptop train a small gpt": "gpuwise plan gpt2 --on 3060-laptop --tokens 1B",
 }
 
 

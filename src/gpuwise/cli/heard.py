@@ -220,9 +220,12 @@ def _does(model: str | None, text: str) -> str:
 def _named(text: str) -> tuple[tuple[str, ...], str | None]:
     """The GPUs and the model in ``text``: the longest runs of words that are names. A word with digits that is neither is taken
     for a model, so that the command says what is wrong with it."""
+    from gpuwise.facts.hardware.naming import BRANDS, NOISE
+
     words = re.findall(r"[\w.+/:-]*\w", text.replace(",", " , ").replace(";", " , "))
     words = [word for word in words if not FORMAT.fullmatch(word)]
     gpus: list[str] = []
+    besides = NOISE - BRANDS  # words that may follow a name, but begin none
     model = unknown = None
     at = 0
     while at < len(words):
@@ -230,7 +233,7 @@ def _named(text: str) -> tuple[tuple[str, ...], str | None]:
             run = words[at : at + n]
             if not JOINTS.isdisjoint(run):
                 continue
-            if (gpu := _device(" ".join(run))) is not None and not _says_nothing(run, gpu):
+            if (gpu := _device(" ".join(run))) is not None and run[0] not in besides and not _says_nothing(run, gpu):
                 gpus.append(gpu)
                 break
             if model is None and (model := _model(run)) is not None:

@@ -38,7 +38,7 @@ def models(
     on
         The GPUs (RTX 3060, 2x3090), a processor (Ryzen 7 5700G), or this: this machine, with the memory that is free now.
     context
-        With --on: tokens of context to fit.
+        Tokens of context to fit: of a model that is named, or with --on.
     ram
         With --on: the RAM of that machine: 64GB, ddr4-3200x2, or both in quotes.
     json
@@ -47,16 +47,17 @@ def models(
     matches = _search(" ".join(query))
     if on is not None:
         return _on(matches, on, context, ram, shown, json=json)
-    for name, value in (("--context", context), ("--ram", ram)):
-        if value is not None:
-            raise InputError(f"{name} is of models on a device", hint="name it: --on 4090, or --on this")
+    if ram is not None:
+        raise InputError("--ram is of models on a device", hint="name it: --on 4090, or --on this")
+    if context is not None and len(matches) != 1:
+        raise InputError(f"--context is of one model or of a device, not of {len(matches)} models", hint="name one, or --on 4090")
     from gpuwise.report.answers.models import catalogue_answer
 
     found = [_document(a) for a in matches]
     if len(matches) == 1:
         from gpuwise.serve.local_document import memory_document
 
-        found[0]["memory"] = memory_document(matches[0])
+        found[0]["memory"] = memory_document(matches[0], context)
     report({"models": found}, catalogue_answer, shown, json=json)
     return 0
 

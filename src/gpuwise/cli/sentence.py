@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpuwise.cli.asked import asking
-from gpuwise.cli.heard import IMAGE, TEXT, VIDEO, Heard, hear
+from gpuwise.cli.heard import EMBED, IMAGE, TEXT, VIDEO, Heard, hear
 from gpuwise.errors import GpuwiseError, InputError, nearest_names
 from gpuwise.files import read_text
 
@@ -133,14 +133,19 @@ CHOOSES = (
 """Asks which GPU."""
 
 
+OWN_DATA = r"train.* (?:on|with) (?:my|our) (?:own )?(?:data|dataset|documents|texts|notes|images|pictures|photos|code)\b"
+"""What people call fine-tuning."""
+
+
 def _finetune(h: Heard) -> Iterator[Offer]:
     if re.search(r"\b(?:grpo|rloo|ppo|dpo)\b", h.text):
         return
     whole = re.search(r"full(?:y)? (?:parameter |weight )?(?:fine.?tun)|all (?:the )?weights|every weight", h.text)
     quantized = ("--qlora",) if "qlora" in h.text else ()
-    if h.tokens and re.search(r"how long|hours|days|cost|how much", h.text):
-        way = () if whole else quantized or ("--lora",)
-        yield Offer("How long does it take?", ("plan", h.model_or_example, *h.on_gpus, "--tokens", h.tokens, *way))
+    if (h.tokens or h.gpus) and h.does in (TEXT, EMBED) and re.search(r"how long|hours|days|cost|time", h.text):
+        way = ("--for", "full") if whole else quantized or ("--for", "finetune")
+        tokens = ("--tokens", h.tokens) if h.tokens else ()
+        yield Offer("How long does it take?", ("plan", h.model_or_example, *h.on_gpus, *tokens, *way))
     if h.does in (IMAGE, VIDEO) and not h.gpus and h.budget_usd is None:
         yield Offer("How much memory does it take?", ("fit", h.model_or_example, "--on", USUAL_GPU, "--for", "finetune"))
     elif not h.gpus and not re.search(CHOOSES, h.text) and not _has_gpu():
@@ -202,7 +207,7 @@ def _serve(h: Heard) -> Iterator[Offer]:
         return
     asks = re.search(r"how many (?:\w+ )?(?:users|people|requests)", h.text)
     users = () if asks and h.gpus else ("--users", str(h.users or 100))
-    if users and re.search(r"cost|price|much|\$", h.text):
+    if users and (h.gpus or h.model is None) and re.search(r"cost|price|much|\$", h.text):
         card = h.on_gpus or ("--on", "H100-SXM")
         yield Offer("What does it cost to serve them?", ("cost", "serve", h.model_or_example, *card, *users))
     yield Offer("Which GPUs and how many serve them?", ("capacity", h.model_or_example, *h.on_gpus, *users))
@@ -224,7 +229,8 @@ def _how_many(h: Heard) -> Iterator[Offer]:
 
 def _memory(h: Heard) -> Iterator[Offer]:
     if h.model is not None and not h.gpus and not re.search(TRAINS, h.text):
-        yield Offer("How much memory does it need?", ("models", h.model))
+        context = ("--context", h.context) if h.context and h.does == TEXT else ()
+        yield Offer("How much memory does it need?", ("models", h.model, *context))
 
 
 def _plan(h: Heard) -> Iterator[Offer]:
@@ -248,10 +254,13 @@ def _energy(h: Heard) -> Iterator[Offer]:
 
 
 def _compare(h: Heard) -> Iterator[Offer]:
-    if len(h.gpus) > 1:
-        text = h.model is not None and h.does == TEXT
-        purpose = next((name for name, words in PURPOSES if re.search(words, h.text)), "infer")
-        model = ("--model", h.model_or_example, "--for", purpose) if text else ()
+    if len(h.gpus) > 1 and h.does in (IMAGE, VIDEO):
+        for gpu in h.gpus:
+            yield Offer(f"How fast is it on {gpu}?", ("fit", h.model_or_example, "--on", gpu))
+    elif len(h.gpus) > 1:
+        purpose = next((name for name, words in PURPOSES[:3] if re.search(words, h.text)), None)
+        text = (h.model is not None or purpose is not None) and h.does == TEXT
+        model = ("--model", h.model_or_example, "--for", purpose or "infer") if text else ()
         yield Offer("Which GPU is better at what?", ("compare", *h.gpus, *model))
 
 
@@ -323,7 +332,7 @@ RULES: tuple[tuple[str, Callable[[Heard], Iterator[Offer]]], ...] = (
     (r"\brent\b.*\bor\b.*\b(?:buy|own)\b|\b(?:buy|own)\b.*\bor\b.*\brent\b", _own),
     (r"(?:how much|what) (?:\w+ )?(?:v?ram|memory)\b|\bkv.?cache|\bv?ram (?:requirement|need|usage)", _memory),
     (r"\b(?:grpo|rloo|ppo|dpo)\b", _learn_from_answers),
-    (r"fine.?tun|\blora|qlora|adapt", _finetune),
+    (rf"fine.?tun|\blora|qlora|adapt|{OWN_DATA}", _finetune),
     (CHOOSES, _pick),
     (
         r"\bserv(?:e|es|ing)\b|\d (?:\w+ )?(?:people|users)|how many (?:\w+ )?(?:people|users|requests)|requests|deploy|"

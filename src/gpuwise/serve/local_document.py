@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from gpuwise.errors import InputError
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.predict.estimate import to_document
 from gpuwise.serve.engines.engine import ENGINES, LOCAL_ENGINE
@@ -109,13 +110,18 @@ def _offload_document(o: Offload, layers: int) -> dict[str, object]:
     }
 
 
-def memory_document(arch: Architecture) -> list[dict[str, Any]]:
-    """Bytes that a local program takes on one device to run ``arch``, by format and by tokens of context; none for a model that
-    does not write text."""
+def memory_document(arch: Architecture, context: int | None = None) -> list[dict[str, Any]]:
+    """Bytes that a local program takes on one device to run ``arch``, by format and by tokens of context, ``context`` first; none
+    for a model that does not write text. Raises InputError for a context that it does not have."""
     if arch.kind != "decoder":
         return []
     engine, formats = ENGINES[LOCAL_ENGINE], names_of(arch, None)
-    lengths = sorted({min(tokens, arch.max_seq_len) for tokens in (CONTEXT, 4 * CONTEXT, arch.max_seq_len)})
+    if context is not None and context > arch.max_seq_len:
+        raise InputError(
+            f"{arch.name} has a context of {arch.max_seq_len:,} tokens", hint=f"--context {arch.max_seq_len} or less"
+        )
+    first = context or CONTEXT
+    lengths = sorted({min(tokens, arch.max_seq_len) for tokens in (first, 4 * first, arch.max_seq_len)})
     rows: list[dict[str, Any]] = []
     for name in ("BF16", *formats) if len(formats) > 1 else formats:
         held = [(tokens, local_memory(engine, arch, math.inf, name, n_devices=1, context=tokens)) for tokens in lengths]

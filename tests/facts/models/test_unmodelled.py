@@ -69,6 +69,7 @@ def test_a_file_of_llama_cpp_is_the_model_it_holds(name: str, model: str) -> Non
 
 def test_of_several_models_the_usual_and_smaller_come_first() -> None:
     with pytest.raises(AmbiguousNameError) as caught:
-        find_model("bert")
-    assert caught.value.candidates[0] == "bert-base" and caught.value.candidates[-1] == "bert-100b"
+        find_model("gpt-3")
+    assert caught.value.candidates[0] == "gpt3-1.3b" and caught.value.candidates[-1] == "gpt3-760m"
+    assert find_model("bert").id == "bert-base"
     assert find_model("llama3").id == "llama-3-8b"

@@ -59,7 +59,7 @@ NOISE = frozenset(_NOISE_WORDS.split())
 """Words that may be there or not; they break ties but never rule a device out."""
 _DISTINCT = frozenset({"ultra", "workstation"})
 """Noise in one product name, but what sets another apart (M1 Ultra), so never taken for granted."""
-_BRAND = frozenset({"rtx", "gtx", "rx", "geforce", "radeon", "tesla", "instinct", "nvidia", "amd", "intel"}) | frozenset(
+BRANDS = frozenset({"rtx", "gtx", "rx", "geforce", "radeon", "tesla", "instinct", "nvidia", "amd", "intel"}) | frozenset(
     {"apple", "arc", "google", "tpu"}
 )
 _FORMS = frozenset({"sxm", "pcie", "oam", "nvl", "soc", "cloud", "superchip"})
@@ -659,14 +659,14 @@ def _is_plain(entry: _Entry, words: frozenset[str]) -> bool:
 
 
 def _is_decoration(words: frozenset[str]) -> bool:
-    taken_for_granted = _BRAND | _FORMS | (NOISE - _DISTINCT)
+    taken_for_granted = BRANDS | _FORMS | (NOISE - _DISTINCT)
     return all(w in taken_for_granted or _MEMORY.fullmatch(w) for w in words)
 
 
 def _names_a_product(word: str) -> bool:
     if word.isdigit() and len(word) < 3:
         return False
-    return not (word in _BRAND or word in _FORMS or word in _PART_WORDS or _MEMORY_TYPE.match(word)) or word == "tpu"
+    return not (word in BRANDS or word in _FORMS or word in _PART_WORDS or _MEMORY_TYPE.match(word)) or word == "tpu"
 
 
 def _raw_words(text: str) -> list[str]:
@@ -720,7 +720,7 @@ def _take_apart(word: str, vocabulary: frozenset[str]) -> list[str] | None:
 
 @cache
 def _vocabulary() -> frozenset[str]:
-    words = set(NOISE | _BRAND | _FORMS)
+    words = set(NOISE | BRANDS | _FORMS)
     for entry in _entries():
         words |= entry.words | entry.implied
     return frozenset(words)
