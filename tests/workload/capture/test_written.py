@@ -145,3 +145,14 @@ def test_temporary_files_are_where_they_say(tmp_path: Path, monkeypatch: pytest.
             assert aside.original["stat"](file.name).st_size == 5
         assert not Path(file.name).exists() and not Path(folder).exists()
     assert not [*tmp_path.iterdir()]
+
+
+def test_the_first_file_of_a_process_is_written_where_no_temporary_folder_is_known_yet(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    with written_aside():
+        assert tempfile.tempdir is not None  # to look for it in here waits without end
+        (tmp_path / "first").write_text("aside", "utf-8")
+        assert (tmp_path / "first").read_text("utf-8") == "aside"
+    assert not list(tmp_path.iterdir())

@@ -350,6 +350,7 @@ _OTHERS = ("access", "mkdir", "rmdir", "listdir", "scandir", "remove", "rename")
 @contextmanager
 def written_aside() -> Iterator[Aside]:
     """Keep aside what is written, for the length of the context."""
+    tempfile.gettempdir()  # its first call writes a file under a lock that no second call in the meantime can take
     patches, aside = Patches(), Aside()
     owners = [(builtins, "open"), (io, "open"), (tarfile, "bltn_open")]
     if importlib.util.find_spec("_bz2") is not None:
