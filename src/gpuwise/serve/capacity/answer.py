@@ -325,7 +325,9 @@ def _served(draft: Draft, limit: Limit) -> Recommendation:
     share = fleet.peak_per_s / fleet.copies_peak
     closed, seen = _closed(q.demand, q.demand.peak_over_mean, fleet), (limit.alone, *points)
     if closed is None:
-        point = operate(configuration, load, share, targets, n, settle=True)
+        point, simulated = limit.best, 0 if limit.best is None else len(limit.best.run)
+        if point is None or point.rate_per_s != share or not FINAL_REQUESTS <= n <= simulated:
+            point = operate(configuration, load, share, targets, n, settle=True)
     else:
         crowded = is_crowded(q.demand, limit)
         point = _with_users(configuration, load, closed, seen, targets, n, crowded=crowded)

@@ -136,6 +136,8 @@ class Limit:
     """Requests a second of a server that is never idle."""
     missed_per_s: float | None = None
     """Rate of ``missed``, also where that point was not determined."""
+    missed_seen: Point | None = None
+    """``missed`` where the search simulated it to the end."""
 
     @property
     def rate_per_s(self) -> float:
@@ -323,14 +325,15 @@ def largest_rate(
         _look_near(min(guess_per_s, full) if settle else guess_per_s, path, met)
     best, missed = path(met)
     best = max(best, least)
-    return Limit(configuration, at(best), nobody, at(missed) if missed is not None and with_missed else None, full, missed)
+    above = None if missed is None else at(missed) if with_missed else seen.get(missed)
+    return Limit(configuration, at(best), nobody, above if with_missed else None, full, missed, above)
 
 
 def with_missed(limit: Limit, load: Load, targets: Sequence[Target], n: int) -> Limit:
     """``limit`` of ``n`` requests with the point of the first higher rate that fails. Raises as :func:`operate`."""
     if limit.missed_per_s is None:
         return limit
-    missed = operate(limit.configuration, load, limit.missed_per_s, targets, n, settle=n >= FINAL_REQUESTS)
+    missed = limit.missed_seen or operate(limit.configuration, load, limit.missed_per_s, targets, n, settle=n >= FINAL_REQUESTS)
     return replace(limit, missed=missed)
 
 
