@@ -28,6 +28,7 @@ def layout_options(plan: Any) -> list[str]:
     s, goal = plan["best"]["strategy"], plan["goal"]
     words = ["--seq", goal["seq_len"], "--global-batch", goal["global_batch"], "--micro-batch", s["micro_batch"]]
     words += ["--recompute", s["recompute"], "--sharding", s["sharding"], "--stack", s["stack"], "--precision", s["precision"]]
+    words += ["--for", goal["task"]]
     words += [w for d in DEGREES if s[d] > 1 for w in (f"--{d}", s[d])]
     words += ["--virtual-stages", s["virtual_stages"]] if s["virtual_stages"] > 1 else []
     words += ["--offload-optimizer"] if s["offload_optimizer"] else []

@@ -15,6 +15,7 @@ from gpuwise.plan.goal import Wishes, make_goal, task_of
 from gpuwise.plan.unused import step_note
 from gpuwise.workload.strategy import Strategy
 from gpuwise.workload.tasks import find_task, tasks
+from gpuwise.workload.transformer.tables import model_flop_per_token
 
 MISTRAL = find_model("mistral-7b")
 
@@ -98,3 +99,16 @@ def test_a_fit_of_an_encoder_is_not_timed_a_sequence_at_a_time() -> None:
     small = make_fit("bert-large", "T4", Wishes(task="finetune"))
     assert 1 < small.estimate.strategy.micro_batch < 32
     assert small.estimate.fits
+
+
+@pytest.mark.parametrize("model", ["bert-base", "distilbert", "roberta-large", "modernbert-base"])
+def test_a_fine_tuned_encoder_has_no_loss_over_the_vocabulary(model: str) -> None:
+    """Neither in its time nor in what its share of the peak counts: 96 % of an RTX 3060 was reported."""
+    arch, cluster = find_model(model), find_cluster("RTX-3060-12GB")
+    for task, has_head in (("full", False), ("lora", False), ("continue", True), ("pretrain", True)):
+        goal = make_goal(arch, cluster, Wishes(task=task))
+        head = model_flop_per_token(arch, 512) - model_flop_per_token(goal.arch, 512)
+        assert (head == 0) == has_head, task
+    fit = make_fit(model, cluster, Wishes(task="finetune"))
+    kernels = fit.estimate.breakdown_s["matmul"] / fit.estimate.step_time_s.expected
+    assert fit.estimate.mfu.expected < 0.95 * kernels + fit.estimate.breakdown_s["attention"] / fit.estimate.step_time_s.expected

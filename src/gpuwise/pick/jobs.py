@@ -14,7 +14,7 @@ from gpuwise.errors import InputError, UnknownNameError
 from gpuwise.facts.hardware.naming import find_cluster
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.plan.defaults import default_seq_len
-from gpuwise.plan.goal import Wishes, task_of
+from gpuwise.plan.goal import Wishes, as_trained, task_of
 from gpuwise.plan.rl.answer import RlWishes, recipe_of, steps_of
 from gpuwise.serve.formats import served_bits
 from gpuwise.units import DAY_S, HOUR_S, format_count
@@ -150,6 +150,7 @@ def training_job(
     kind, guess = (task_for(method or "finetune", arch.kind), "") if tuning else task_of(arch, Wishes(tokens=tokens, task=task))
     if guess:
         assumed.append(guess.split(", --for")[0])
+    arch = as_trained(arch, kind)
     if seq_len is None:
         seq_len, why = default_seq_len(arch, kind)
         assumed.append(f"sequences of {seq_len:,} tokens ({why})")

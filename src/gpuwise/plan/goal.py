@@ -251,6 +251,13 @@ def with_adapters_of_task(arch: Architecture, wishes: Wishes) -> Wishes:
     return replace(wishes, lora_rank=LORA_RANK, quantized_base=task.method == "qlora")
 
 
+def as_trained(arch: Architecture, task: Task) -> Architecture:
+    """``arch`` with the head that ``task`` trains: an encoder is fine-tuned for classes or vectors, and the loss over the
+    vocabulary is of its pre-training alone."""
+    vectors = arch.kind == "encoder" and not arch.lm_head and task.name in ("full", "lora", "qlora")
+    return replace(arch, pooled=True) if vectors else arch
+
+
 def make_goal(arch: Architecture, cluster: Cluster, wishes: Wishes) -> Goal:
     """Fill the gaps of ``wishes`` as is usual for the task.
 
@@ -259,6 +266,7 @@ def make_goal(arch: Architecture, cluster: Cluster, wishes: Wishes) -> Goal:
     wishes = with_adapters_of_task(arch, wishes)
     check_wishes(wishes)
     task, guess = task_of(arch, wishes)
+    arch = as_trained(arch, task)
     check_trainable(arch, base_in_4_bits=wishes.quantized_base)
     cluster = with_links(with_host_memory(cluster, wishes.host_memory_bytes), wishes.link)
     tuning = task.checkpoint

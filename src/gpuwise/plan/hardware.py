@@ -21,7 +21,7 @@ from gpuwise.facts.software.support import support_of
 from gpuwise.money.cost import market_factor, price_of
 from gpuwise.plan.answer import Option, Plan, SearchStats, tokens_of
 from gpuwise.plan.defaults import default_seq_len
-from gpuwise.plan.goal import Wishes, check_wishes, formats_of, task_of
+from gpuwise.plan.goal import Wishes, as_trained, check_wishes, formats_of, task_of
 from gpuwise.plan.planner import ClusterSearch, Pricing, plan_on, search_on
 from gpuwise.predict.memory.device import usable_bytes
 from gpuwise.predict.step.training import TrainingEstimate
@@ -234,7 +234,8 @@ def _tries(arch: Architecture, wishes: Wishes, pricing: Pricing) -> Iterator[_Tr
     money it could take."""
     from gpuwise.facts.hardware.naming import counted, find_cluster
 
-    seq_len = wishes.seq_len or default_seq_len(arch, task_of(arch, wishes)[0])[0]
+    task, _ = task_of(arch, wishes)
+    arch, seq_len = as_trained(arch, task), wishes.seq_len or default_seq_len(arch, task)[0]
     per_token = model_flop_per_token(
         arch,
         seq_len,

@@ -127,13 +127,14 @@ def train(
 
     Raises what :func:`gpuwise.plan.api.make_plan` raises, and InputError for a count that cannot be meant.
     """
-    from gpuwise.plan.goal import Wishes, task_of  # with the search, which decoding does not need: half of its time
+    from gpuwise.plan.goal import Wishes, as_trained, task_of  # with the search, which decoding does not need: half of its time
 
     if not 1 <= tokens <= LONGEST:
         raise InputError(f"{tokens:g} tokens", hint="from 1 to 1e18, like 300B")
     taken, guess = task_of(arch, Wishes(tokens=tokens, task=task))
     if taken.prompts:
         raise InputError(f"{taken.title} is planned alone", hint=f"gpuwise plan MODEL --on GPUS --for {taken.name}")
+    arch = as_trained(arch, taken)
     length = seq_len or default_seq_len(arch, taken)[0]
     if length > arch.max_seq_len:
         raise InputError(f"{arch.name} takes up to {arch.max_seq_len:,} tokens", hint="give a shorter --seq")
