@@ -1,14 +1,16 @@
 """Is what ``gpuwise tune`` keeps faster when whole processes are timed outside of it?
 
     python benchmarks/tune_truth.py CHECKOUTS --python PYTHON [--only NAME ...] [--minutes 3] [--pairs 4] [--record FILE]
+        [--list FILE]
 
-Every script of ``tests/foreign/scripts.toml`` with ``tune = true`` (CHECKOUTS and PYTHON as for ``foreign_scripts.py``) is tuned
-in a copy of its folder. Where ``gpuwise.toml`` was written, the plain script and ``gpuwise run`` are then timed in turns, each in
-a fresh process from its start to its end: seconds by the wall, and of the processor with all its children, which a machine that
-others use disturbs less. A line of JSON for each script: what tune claimed, and both ratios with their 95 % intervals. A gain
-is ``true`` where the interval of either lies above 1, ``slower`` where the wall's lies below, else ``open``. Both runs have the
-start of Python, the imports and the data in them, ``gpuwise run`` its own start too, which in scripts of a few seconds are most
-of it: with ``--times`` the script trains so many times as long, by the numbers after :data:`LENGTHS`.
+Every script of ``tests/foreign/scripts.toml`` (or of ``--list``) with ``tune = true`` (CHECKOUTS and PYTHON as for
+``foreign_scripts.py``) is tuned in a copy of its folder. Where ``gpuwise.toml`` was written, the plain script and ``gpuwise
+run`` are then timed in turns, each in a fresh process from its start to its end: seconds by the wall, and of the processor with
+all its children, which a machine that others use disturbs less. A line of JSON for each script: what tune claimed, and both
+ratios with their 95 % intervals. A gain is ``true`` where the interval of either lies above 1, ``slower`` where the wall's lies
+below, else ``open``. Both runs have the start of Python, the imports and the data in them, ``gpuwise run`` its own start too,
+which in scripts of a few seconds are most of it: with ``--times`` the script trains so many times as long, by the numbers after
+:data:`LENGTHS`.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from foreign_scripts import STOPPED, SURROUNDINGS, _missing, _run, end, read_list
+from foreign_scripts import LIST, STOPPED, SURROUNDINGS, _missing, _run, end, read_list
 
 from gpuwise.train.tune.stats import Gain, gain_of
 
@@ -41,6 +43,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("checkouts", type=Path)
     parser.add_argument("--python", default=sys.executable)
     parser.add_argument("--only", nargs="*", default=[])
+    parser.add_argument("--list", type=Path, default=LIST, help="scripts in the same format")
     parser.add_argument("--minutes", type=float, default=3.0)
     parser.add_argument("--pairs", type=int, default=4)
     parser.add_argument("--times", type=int, default=1)
@@ -49,7 +52,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--scratch", type=Path, default=Path("/tmp/gpuwise-tune-truth"))
     parser.add_argument("--record", type=Path)
     options = parser.parse_args(arguments)
-    for script in read_list():
+    for script in read_list(options.list):
         if not script.get("tune") or (options.only and script["name"] not in options.only):
             continue
         row = json.dumps(truth_of(script, options))

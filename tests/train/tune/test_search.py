@@ -20,12 +20,14 @@ from gpuwise.cli.tune.view import show
 from gpuwise.errors import GpuwiseError, InputError
 from gpuwise.train.config import read
 from gpuwise.train.hook.journal import Journal
-from gpuwise.train.hook.launch import Outcome
+from gpuwise.train.hook.launch import Limits, Outcome
 from gpuwise.train.hook.settings import Stop
 from gpuwise.train.hook.zygote import Zygote
 from gpuwise.train.tune.batch.capacity import Capacity
+from gpuwise.train.tune.candidates import candidates_of
 from gpuwise.train.tune.document import document, write_config
 from gpuwise.train.tune.facts import Facts
+from gpuwise.train.tune.gate import Gate
 from gpuwise.train.tune.search import Options, Result, Search
 from gpuwise.train.tune.start import Start
 from gpuwise.train.tune.state import FILE, State
@@ -158,6 +160,42 @@ def test_a_run_that_is_not_over_when_the_minutes_are_is_stopped(tmp_path: Path, 
         ("no time", "a run was not over when the minutes were")
     ]
     assert not result.levers and b"no time" not in (tmp_path / FILE).read_bytes()
+
+
+def test_a_lever_that_a_kept_one_has_emptied_takes_no_run(tmp_path: Path) -> None:
+    """Rows grouped by length leave no padding to trim, and no wait for data leaves nothing to workers."""
+
+    class NoRuns(Search):
+        def _run(self, levers: Mapping[str, object], stop: Stop, job: TrialJob | None = None) -> Outcome:
+            raise AssertionError(f"ran {levers}")
+
+    facts = replace(FACTS, n_workers=0, padding=0.6, shares={"data": 0.5, "forward": 0.25, "backward": 0.25})
+    after = Trial("enough", True, rate=2.0, shares={"data": 0.0, "forward": 0.5, "backward": 0.5})
+    search = NoRuns(TrialJob("train.py"), State(tmp_path, {}, resume=False), tmp_path, None, Options(minutes=5.0))
+    by_label = {c.label: c for c in candidates_of(facts)}
+    search._empty(by_label["length_groups=8"], facts, after)
+    gate = Gate(TrialJob("train.py"), tmp_path, None)
+    tried = [search._try(by_label[name], facts, after, gate) for name in ("trim_padding", "workers=2")]
+    assert [t.result for t in tried] == ["not tried", "not tried"]
+    assert all(t.why.endswith("beside length_groups=8") for t in tried)
+
+
+@pytest.mark.parametrize(("ended", "why"), [("end", "it came to its end"), ("time", "its time was over")])
+def test_a_lever_whose_run_shows_no_speed_is_explained_in_words(tmp_path: Path, ended: str, why: str) -> None:
+    """It was "failed: end"."""
+
+    class Short(Search):
+        def _run(self, levers: Mapping[str, object], stop: Stop, job: TrialJob | None = None) -> Outcome:
+            return Outcome(ended, 0, Journal(), 1.0, None)
+
+    options = Options(minutes=5.0, only=("threads",))
+    search = Short(TrialJob("train.py"), State(tmp_path, {}, resume=False), tmp_path, None, options)
+    (candidate, *_) = (c for c in candidates_of(FACTS, options.only) if c.hopeless is None)
+    if ended == "time":
+        # the minutes are not over, the run's own limit is
+        search._job = replace(search._job, limits=Limits(wall_s=1.0))
+    tried = search._try(candidate, FACTS, Trial("enough", True, rate=1.0), Gate(TrialJob("train.py"), tmp_path, None))
+    assert (tried.result, tried.why) == ("failed", why)
 
 
 @pytest.mark.parametrize(
@@ -329,7 +367,7 @@ def test_an_unsteady_machine_is_not_called_one_where_nothing_is_faster(
 @pytest.mark.parametrize(
     ("text", "kind", "match"),
     [
-        ("print('no training')\n", InputError, "without an optimizer step"),
+        ("print('no training')\n", InputError, "made no optimizer step: it came to its end"),
         ("import torch\nraise RuntimeError('bad data')\n", GpuwiseError, "RuntimeError: bad data"),
         ("import torch\ninput('name? ')\n", InputError, "reads standard input"),
     ],

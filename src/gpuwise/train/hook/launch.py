@@ -52,6 +52,18 @@ class Limits:
 
 
 NO_LIMITS = Limits()
+HOW_ENDED = {
+    "enough": "it was stopped after the steps that were asked for",
+    "end": "it came to its end",
+    "exit": "it exited",
+    "error": "it raised an error",
+    "time": "its time was over",
+    "memory": "it took more memory than it may",
+    "no step": "its first optimizer step did not come in time",
+    "killed": "it was killed",
+    "no torch": "it cannot import torch",
+}
+"""How a run ended, in words."""
 Process = subprocess.Popen[bytes] | Run
 Streams = tuple[int | None, int | None]
 
@@ -61,7 +73,7 @@ class Outcome:
     """How a watched run ended, and its journal."""
 
     ended: str
-    """``enough``, ``end``, ``exit``, ``error``, ``time``, ``memory``, ``no step``, ``killed``, ``no torch``."""
+    """A key of :data:`HOW_ENDED`."""
     code: int
     """Exit code as the shell gives it (128 + signal)."""
     journal: Journal = field(repr=False)
@@ -71,6 +83,11 @@ class Outcome:
     error: str | None = None
     where: str | None = None
     out_of_memory: bool = False
+
+    @property
+    def how(self) -> str:
+        """Its error, else how it ended."""
+        return self.error or HOW_ENDED[self.ended]
 
     @property
     def ok(self) -> bool:

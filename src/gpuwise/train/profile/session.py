@@ -271,7 +271,7 @@ def _notes(outcome: Outcome) -> tuple[str, ...]:
         notes.append("the script was stopped after enough steps; --whole lets it run to its end")
     elif not outcome.ok:
         where = f" at {outcome.where}" if outcome.where else ""
-        notes.append(f"the script did not end well{where}: {outcome.error or outcome.ended}; what was seen before counts")
+        notes.append(f"the script did not end well{where}: {outcome.how}; what was seen before counts")
     return tuple(notes)
 
 
@@ -294,9 +294,7 @@ def _no_steps_error(outcome: Outcome, request: Request, folder: Path) -> ScriptE
     if not outcome.ok:
         where = f" at {outcome.where}" if outcome.where else ""
         hint = "a smaller batch" if outcome.out_of_memory else "its own words stand above; fix it, then profile it"
-        return ScriptError(
-            f"the script ended before its second step{where}: {outcome.error or outcome.ended}", hint=hint, code=code
-        )
+        return ScriptError(f"the script ended before its second step{where}: {outcome.how}", hint=hint, code=code)
     if any(read_journal(file).ticks for file in _member_journals(folder)):
         return ScriptError(
             "the processes that the script trains in ended after their first step",

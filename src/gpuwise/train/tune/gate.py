@@ -70,7 +70,7 @@ class Gate:
         base, spread = self._base()
         outcome = self._replay(rest, "changed")
         if not outcome.ok:
-            return Verdict(False, changes, precision, "", 0.0, 0.0, why=outcome.error or f"the run ended: {outcome.ended}")
+            return Verdict(False, changes, precision, "", 0.0, 0.0, why=outcome.how)
         verdict = parity.judge(
             distance(base, curve_of(outcome.journal, self._steps)),
             self._noise(precision, base),
@@ -103,7 +103,7 @@ class Gate:
             parity=Parity(self._steps, record_batches=str(self._batches)),
         )
         if not outcome.journal.ticks:
-            raise GpuwiseError(f"the script could not be run for the comparison: {outcome.error or outcome.ended}")
+            raise GpuwiseError(f"the script could not be run for the comparison: {outcome.how}")
         self._recorded = True
 
     @property
@@ -126,7 +126,7 @@ class Gate:
             for outcome in (first, second):
                 if not outcome.ok:
                     raise GpuwiseError(
-                        f"the untouched script does not run again on its own batches: {outcome.error or outcome.ended}",
+                        f"the untouched script does not run again on its own batches: {outcome.how}",
                         hint="`--no-parity` measures without comparing",
                     )
             self._untouched = curve_of(first.journal, self._steps)
@@ -151,7 +151,7 @@ class Gate:
             parity=Parity(self._steps, record_batches=str(folder / "batches")),
         )
         if not outcome.journal.ticks:
-            return f"the run ended before its first step: {outcome.error or outcome.ended}"
+            return f"the run ended before its first step: {outcome.how}"
         augmented = any(BY_NAME[name].training == "order" for name in levers)
         return batches_differ(self._batches, folder / "batches", augmented=augmented)
 

@@ -422,7 +422,7 @@ class Search:
             if b.refused.get(name) is not None:
                 return tried("not tried", b.refused[name])
             if not b.ok or b.rate is None:
-                return tried("failed", "out of memory" if b.out_of_memory else b.error or f"the run ended: {b.ended}")
+                return tried("failed", "out of memory" if b.out_of_memory else b.how)
             if a.rate is None:
                 return tried("failed", "the script without it did not run")
             if name not in b.applied and not self._in_workers(name, facts):
@@ -613,7 +613,7 @@ class Search:
             record = self._state.measured(key, measure)
             a, b = Trial.read(record["a"]), Trial.read(record["b"])
             if a.rate is None or b.rate is None or not b.ok:
-                raise GpuwiseError(f"the levers together do not run: {b.error or b.ended}", hint="`--only` leaves levers out")
+                raise GpuwiseError(f"the levers together do not run: {b.how}", hint="`--only` leaves levers out")
             untouched.append(a)
             changed.append(b)
         self._note_spread([self._rates(t, t, {*self._best})[0] for t in untouched])

@@ -11,7 +11,7 @@ from typing import Any, Self
 
 from gpuwise.errors import GpuwiseError, InputError
 from gpuwise.train.hook.journal import Journal
-from gpuwise.train.hook.launch import Limits, Outcome, launch
+from gpuwise.train.hook.launch import HOW_ENDED, Limits, Outcome, launch
 from gpuwise.train.hook.settings import Parity, Settings, Stop
 from gpuwise.train.hook.zygote import Zygote
 from gpuwise.train.ticks import Step, Tick, boundary, steady, steps_of
@@ -83,6 +83,11 @@ class Trial:
     """Energy per sample (per step if the sample size is unknown), over the steady steps."""
     flop: Flop = NOT_COUNTED
     device: Device | None = None
+
+    @property
+    def how(self) -> str:
+        """Its error, else how it ended."""
+        return self.error or HOW_ENDED[self.ended]
 
     @classmethod
     def read(cls, kept: Mapping[str, Any]) -> Self:
@@ -245,7 +250,6 @@ def no_steps(script: str, outcome: Outcome) -> GpuwiseError:
             hint="give the script that each of them runs",
         )
     if not journal.ticks:
-        how = "ran to its end" if outcome.ended == "end" else f"ended ({outcome.error or outcome.ended})"
-        return InputError(f"{script} {how} without an optimizer step", hint="give a script that trains")
+        return InputError(f"{script} made no optimizer step: {outcome.how}", hint="give a script that trains")
     n = len(journal.steps)
     return InputError(f"{script} made {n} steps, too few to measure", hint="let it run longer: more steps or epochs")

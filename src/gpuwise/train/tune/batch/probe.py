@@ -121,9 +121,9 @@ class Prober:
         elif retries and self._capacity.device:
             why = f"the allocator had to try {retries} times again"
         elif len(outcome.journal.ticks) < LONGEST_STEPS and cannot is None:
-            cannot = outcome.error or f"the run ended after {len(outcome.journal.ticks)} steps ({outcome.ended})"
+            cannot = outcome.error or f"{outcome.how} after {len(outcome.journal.ticks)} steps"
         elif not outcome.ok and cannot is None:
-            cannot = outcome.error or f"the run ended: {outcome.ended}"
+            cannot = outcome.how
         return Probe(
             why is None and cannot is None,
             memory,

@@ -145,7 +145,7 @@ def _pairs(prober: Prober, batch: int, chosen: int, levers: dict[str, object]) -
         ran = [prober.rate(side, at) for side in order]
         a, b = ran if at % 2 == 0 else ran[::-1]
         if a.rate is None or b.rate is None:
-            raise CannotError(f"a batch of {chosen} did not run a second time: {b.error or a.error or b.ended}")
+            raise CannotError(f"a batch of {chosen} did not run a second time: {a.error or b.how}")
         pairs.append((a.rate, b.rate))
         after.append(b)
     return gain_of(pairs), sorted(after, key=lambda t: t.rate or 0.0)[len(after) // 2]
