@@ -462,3 +462,56 @@ def test_samples_of_a_loader_on_the_host_are_shuffled(tmp_path: Path) -> None:
     line = "assert sorted(torch.randperm(20).tolist()) == list(range(20))"
     path.write_text((HEAD_OF + LOOP_OF.format(line=line, given="")).replace(".cuda()", "").replace('"cuda"', '"cpu"'))
     assert len(find_target(str(path), whole=True).capture(device="cpu").steps) == 2
+
+
+CHECKPOINTS = """
+import torch
+from torch import nn
+
+device = "cuda" if torch.cuda.is_available() else "cpu"
+model = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 64)).to(device)
+optimizer = torch.optim.AdamW(model.parameters())
+for i in range(4):
+    loss = model(torch.randn(32, 64, device=device)).pow(2).mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    with open("state.pt", "wb") as file:
+        torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": i}, file)
+    for where in (None, "cpu", device):
+        state = torch.load("state.pt", map_location=where)
+        assert state["step"] == i and state["model"]["0.weight"].shape == (256, 64)
+    model.load_state_dict(state["model"])
+    optimizer.load_state_dict(state["optimizer"])
+    torch.save(model, "whole.pt")
+    again = torch.load("whole.pt", weights_only=False)
+    assert again(torch.randn(1, 64, device=device)).shape == (1, 64)
+"""
+
+
+@pytest.mark.parametrize("device", ["cuda", "cpu"])
+@pytest.mark.filterwarnings("error")
+def test_a_checkpoint_in_an_open_file_is_written_and_read(device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tensors of the captured device have no values: their shapes are written, and read as new tensors there."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text(CHECKPOINTS)
+    found = find_target("train.py", whole=True, arguments=()).capture(device=device)
+    assert found.parameter_count == 2 * (2 * 64 * 256 + 256 + 64)  # with the model that was read
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["train.py"]
+
+
+def test_what_a_real_file_holds_is_read_on_the_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    monkeypatch.chdir(tmp_path)
+    torch.save({"x": torch.arange(6.0).reshape(2, 3)}, "data.pt")
+    (tmp_path / "train.py").write_text(
+        "import torch\n"
+        "x = torch.load('data.pt')['x']\n"
+        "assert x.sum().item() == 15.0\n"
+        "model = torch.nn.Linear(3, 1).cuda()\n"
+        "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+        "for _ in range(3):\n"
+        "    optimizer.zero_grad(); model(torch.load('data.pt', map_location='cuda')['x']).sum().backward(); optimizer.step()\n"
+    )
+    assert find_target("train.py", whole=True, arguments=()).capture(device="cuda").parameter_count == 4
