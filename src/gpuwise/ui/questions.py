@@ -106,6 +106,7 @@ QUESTIONS: Mapping[str, Question] = {
             SUBJECT,
             GPUS,
             Field("tokens", "Tokens to train on", example="15B"),
+            replace(_choice("for", "Task", "pretrain continue full lora qlora finetune"), empty="by the tokens"),
             Field("deadline", "Deadline", example="3d", more=True),
             Field("budget", "Budget, dollars", example="2000", more=True),
             *TRAINING,
@@ -386,7 +387,10 @@ def _fields(question: Question, words: Sequence[str]) -> dict[str, str] | None:
             field = by_option.get(word)
             if field is None or (field.kind != "flag" and not rest):
                 return None
-            fields[field.name] = "yes" if field.kind == "flag" else rest.pop(0)
+            value = "yes" if field.kind == "flag" else rest.pop(0)
+            if field.kind == "choice" and value not in field.choices:
+                return None
+            fields[field.name] = value
         elif bare:
             fields[bare.pop(0)] = word
         elif several is not None:
