@@ -202,8 +202,7 @@ def default_stack(
     alone = cluster.n_accelerators == 1
 
     def has(name: str) -> bool:
-        kinds = find_stack(name).layout.kinds
-        return (not kinds or arch.kind in kinds) and _has(name, options, adapters=fine_tuning, alone=alone)
+        return find_stack(name).layout.trains(arch.kind) and _has(name, options, adapters=fine_tuning, alone=alone)
 
     if has(stack):
         return stack, why

@@ -261,7 +261,7 @@ def interleaved_batches(s: Setting, c: Columns) -> Mask:
 
 def stack_kind(s: Setting, c: Columns) -> Mask:
     """A kind of model that the stack does not train."""
-    return np.full(np.shape(c.tp), bool(s.stack.kinds) and s.arch.kind not in s.stack.kinds)
+    return np.full(np.shape(c.tp), not s.stack.trains(s.arch.kind))
 
 
 def stack_tensor(s: Setting, c: Columns) -> Mask:

@@ -62,6 +62,10 @@ class LayoutRules:
     with_adapters: LayoutRules | None = None
     """Layouts under adapters, if they differ."""
 
+    def trains(self, kind: str) -> bool:
+        """Whether the stack trains models of that kind."""
+        return not self.kinds or kind in self.kinds
+
     def under(self, *, adapters: bool) -> LayoutRules:
         """These rules, or those under adapters where there are ``adapters`` and others hold."""
         return self.with_adapters or self if adapters else self

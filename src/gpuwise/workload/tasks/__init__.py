@@ -4,9 +4,9 @@ runs, with their sources."""
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -87,16 +87,16 @@ def tasks() -> Mapping[str, Task]:
     """Every task by name. Raises DataError on a row that is not one."""
     rows: dict[str, dict[str, Any]] = tomllib.loads(Path(__file__).with_name("tasks.toml").read_text(encoding="utf-8"))
     try:
-        return {name: _task(Task(name, "", 0.0, ""), row) for name, row in rows.items()}
+        return {name: _task(partial(Task, name), row) for name, row in rows.items()}
     except TypeError as error:
         raise DataError(f"tasks.toml: {error}") from None
 
 
-def _task(like: Task, row: Mapping[str, Any]) -> Task:
-    """``like`` with the values of a row, and the tables inside it as rows of their own."""
-    task = replace(like, **{key: _frozen(value) for key, value in row.items() if not isinstance(value, dict)})
+def _task(make: Callable[..., Task], row: Mapping[str, Any]) -> Task:
+    """What ``make`` makes of the values of a row, with the tables inside it as rows that differ from it. Raises TypeError."""
+    task = make(**{key: _frozen(value) for key, value in row.items() if not isinstance(value, dict)})
     inner = {kind: cast("dict[str, Any]", value) for kind, value in row.items() if isinstance(value, dict)}
-    return replace(task, kinds={kind: _task(task, own) for kind, own in inner.items()})
+    return replace(task, kinds={kind: _task(partial(replace, task), own) for kind, own in inner.items()})
 
 
 def _frozen(value: Any) -> Any:
